@@ -60,6 +60,21 @@ class SpeechRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Sampling:
+    """The numbers that steer generation, all decided: nothing here is optional.
+
+    A stop is honoured once more than `min_patches` patches came before; `max_patches` ends the utterance with `length`.
+    """
+
+    seed: int
+    timesteps: int
+    cfg: float
+    temperature: float
+    min_patches: int
+    max_patches: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """How an utterance ended, on its last chunk."""
 
@@ -72,7 +87,10 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class AudioChunk:
-    """Consecutive audio of one utterance: `samples` float32 mono, owned by the chunk; `start` counts samples from the utterance's first."""
+    """Consecutive audio of one utterance: `samples` float32 mono, owned by the chunk.
+
+    `start` counts samples from the utterance's first. `finish` is set on the last chunk only.
+    """
 
     samples: NDArray[np.float32]
     start: int

@@ -57,7 +57,7 @@ class TransformerConfig:
 
 @dataclass(frozen=True, slots=True)
 class VaeConfig:
-    """AudioVAE. `rate_boundaries` None means the decoder is not conditioned on the output rate; `trim_odd_strides` is V2's padding."""
+    """AudioVAE. `rate_boundaries` None: the decoder is not conditioned on the output rate. `trim_odd_strides`: V2's padding."""
 
     encoder_dim: int
     encoder_rates: tuple[int, ...]
