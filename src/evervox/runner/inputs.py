@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class Inputs:
     """A sequence's prompt, encoded.
 
-    `tokens` int32 `[slots]`, 0 at audio slots; `is_audio` bool `[slots]`; `features` `[audio slots, patch_size, latent_dim]` in order;
-    `context_patches`: how many of the last features the decoder is fed first; `patches` `[made, patch_size, latent_dim]` or None: what
-    a resumed stream has made already, prefilled like the prompt and not emitted again.
+    `tokens` int32 `[slots]`, 0 at audio slots; `is_audio` bool `[slots]`; `features` `[audio slots, patch_size, latent_dim]`, in
+    order; `context_patches`: how many of the last features the decoder is fed first; `patches` `[made, patch_size, latent_dim]`
+    or None: what a resumed stream has made already, prefilled like the prompt and not emitted again.
     """
 
     tokens: NDArray[np.int32]
