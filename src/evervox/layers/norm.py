@@ -1,0 +1,19 @@
+"""RMSNorm as the reference computes it: the variance in float32, the result in the input's dtype."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class RMSNorm(nn.Module):
+    """`x * rsqrt(mean(x^2) + eps) * weight` over the last dimension."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = torch.rsqrt(x.to(torch.float32).pow(2).mean(dim=-1, keepdim=True) + self.eps)
+        return (x * scale).to(x.dtype) * self.weight

@@ -1,0 +1,37 @@
+"""Rotary positions with long-context factors (LongRoPE), as MiniCPM4 uses them. Always float32 arithmetic, like the reference."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from evervox.models.voxcpm.config import RopeConfig
+
+RopeAngles = tuple[Tensor, Tensor]
+"""Cosines and sines, float32 `[..., head_dim]`, one per slot."""
+
+
+def rope_table(config: RopeConfig, head_dim: int, num_positions: int) -> Tensor:
+    """Cosines and sines of every position: float32 `[2, num_positions, head_dim]` on the CPU."""
+    positions = torch.arange(num_positions, dtype=torch.float32, device="cpu")
+    exponents = torch.arange(0, head_dim, 2, device="cpu").float() / head_dim
+    frequencies = 1.0 / (config.theta**exponents)
+    long = config.max_positions > config.original_max_positions
+    factor = torch.tensor(config.long_factor if long else config.short_factor, dtype=torch.float32, device="cpu")
+    angles = torch.outer(positions, 1.0 / factor) * frequencies
+    ratio = config.max_positions / config.original_max_positions
+    scale = math.sqrt(1 + math.log(ratio) / math.log(config.original_max_positions))
+    both = torch.cat((angles, angles), dim=-1)
+    return torch.stack((both.cos() * scale, both.sin() * scale))
+
+
+def rotate(x: Tensor, angles: RopeAngles) -> Tensor:
+    """Rotate `[..., heads, head_dim]` by the angles of each slot `[..., head_dim]`."""
+    cos, sin = angles[0].unsqueeze(-2), angles[1].unsqueeze(-2)
+    wide = x.to(torch.float32)
+    first, second = wide.chunk(2, dim=-1)
+    return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
