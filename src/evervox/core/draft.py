@@ -1,0 +1,56 @@
+"""The plan of one step while it is being made. It lives inside one call of `Scheduler.plan`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from evervox.core.plan import Placement, Span, StepPlan
+
+if TYPE_CHECKING:
+    from evervox.core.sequence import Sequence
+
+
+class Draft:
+    """`order` is everybody who may take part, most urgent first; what is granted never gives way in the same plan.
+
+    `later_decodes` counts the residents still to come that need one slot: a prefill chunk leaves each of them its
+    slot. `is_closed` stops admission, `adapters_closed` that of sequences with an adapter.
+    """
+
+    __slots__ = ("adapters_closed", "budget", "excess", "is_closed", "later_decodes", "loads", "now", "order", "parked", "spans")
+
+    def __init__(self, now: float, budget: int, order: list[Sequence], excess: dict[str, int]) -> None:
+        self.now = now
+        self.budget = budget
+        self.order = order
+        self.excess = excess
+        self.later_decodes = sum(1 for sequence in order if sequence.blocks and sequence.length - sequence.computed == 1)
+        self.spans: dict[int, Span] = {}
+        self.parked: list[int] = []
+        self.loads: list[Placement] = []
+        self.is_closed = False
+        self.adapters_closed = False
+
+    def chunk(self, wanted: int) -> int:
+        """How many of `wanted` slots the sequence at hand may have: at least one."""
+        if wanted == 1:
+            return 1
+        return min(wanted, max(1, self.budget - self.later_decodes))
+
+    def grant(self, sequence: Sequence, block_size: int) -> None:
+        """Give the sequence its next span."""
+        start = sequence.computed
+        stop = start + self.chunk(sequence.length - start)
+        num_blocks = -(-stop // block_size)
+        blocks = sequence.blocks if num_blocks == len(sequence.blocks) else sequence.blocks[:num_blocks]
+        span = Span(sequence.seq, start, stop, blocks, stop == sequence.length, sequence.adapter)
+        sequence.span = self.spans[sequence.seq] = span
+        self.budget -= stop - start
+
+    def less_urgent_residents(self, sequence: Sequence) -> list[Sequence]:
+        """Residents that come after `sequence`, the least urgent first. None of them has a span yet."""
+        after = self.order[self.order.index(sequence) + 1 :]
+        return [other for other in reversed(after) if other.blocks]
+
+    def finish(self, step: int) -> StepPlan:
+        return StepPlan(step, tuple(self.spans.values()), tuple(self.parked), tuple(self.loads))

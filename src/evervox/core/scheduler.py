@@ -1,0 +1,401 @@
+"""The scheduler: which slots of which sequences the next step computes.
+
+One primitive: compute slots [start, stop) of a sequence. One rule: the earliest deadline first. A live request's
+deadline is its arrival plus the target for first audio, then the moment when its listener's buffer runs dry; a batch
+request's is its arrival plus a long horizon, and stays. The caller gives the time; nothing here reads a clock.
+
+    scheduler = Scheduler(SchedulerLimits(...), secret=token_bytes(32))     # the secret keys the block digests
+    scheduler.submit(NewSequence(...), now)                                 # raises Refused
+    plan = scheduler.plan(now)
+    ...compute...                                                           # spans, after parking and loading
+    ended = scheduler.commit(plan, outcomes, now)
+
+A plan may be committed in parts (`plan.only(seq)`), or not at all: what was not computed is planned again. A new plan
+makes the one before it stale. `loads` of a plan are empty unless `max_adapters` is set.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from evervox.core.adapters import AdapterResidency
+from evervox.core.blocks import BlockPool
+from evervox.core.draft import Draft
+from evervox.core.errors import BrokenBooks, Refused
+from evervox.core.keys import KeyChain
+from evervox.core.lanes import Lanes
+from evervox.core.limits import SchedulerLimits
+from evervox.core.plan import Ended, Outcome, Span, StepPlan
+from evervox.core.sequence import NewSequence, Sequence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from collections.abc import Sequence as Items
+
+__all__ = ["Ended", "NewSequence", "Refused", "Scheduler", "SchedulerLimits"]
+
+_LOOK_AHEAD = 32  # waiting sequences of one lane that a plan looks at
+_URGENCY = attrgetter("urgency")
+
+
+class Scheduler:
+    """Owns every sequence from `submit` until it ends, is cancelled or fails; afterwards nothing of it is left here.
+
+    Counters: `hit_slots` of `admitted_slots` were found in the cache, `preemptions` sequences were parked.
+    """
+
+    def __init__(self, limits: SchedulerLimits, secret: bytes, pool: BlockPool | None = None) -> None:
+        self.limits = limits
+        self.pool = pool or BlockPool(limits.num_blocks)
+        self.adapters = None if limits.max_adapters is None else AdapterResidency(limits.max_adapters)
+        self.hit_slots = 0
+        self.admitted_slots = 0
+        self.preemptions = 0
+        self._secret = secret
+        self._sequences: dict[int, Sequence] = {}
+        self._running: dict[int, Sequence] = {}
+        self._lanes = Lanes(limits.tenant_weights, limits.max_running)
+        self._computing: dict[bytes, int] = {}  # block key -> the resident that is about to publish it
+        self._num_submitted = 0
+        self._step = 0
+        self._planned_at = 0.0
+        self._step_seconds = 0.0  # smoothed; 0 until the first commit
+
+    @property
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._sequences) - len(self._running)
+
+    @property
+    def num_free_blocks(self) -> int:
+        return self.pool.num_free
+
+    @property
+    def table_size(self) -> int:
+        return self.pool.table_size
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._sequences
+
+    # Coming and going
+
+    def submit(self, new: NewSequence, now: float) -> None:
+        """Take in a request. Raises `Refused` for an id that is here already and for what could never fit."""
+        if new.seq in self._sequences:
+            raise Refused("seq", f"sequence {new.seq} is here already")
+        new.require_fits(self.limits)
+        patience = self.limits.first_audio_target if new.priority == "live" else self.limits.batch_horizon
+        chain = KeyChain(self._secret, new.root, self.limits.block_size)
+        sequence = Sequence(new, self._num_submitted, chain, self._lanes.lane_of(new.tenant), now + patience)
+        self._num_submitted += 1
+        self._sequences[new.seq] = sequence
+        self._lanes.add(sequence)
+
+    def cancel(self, seq: int) -> bool:
+        """End a sequence in whatever state it is. False where there is none of that id."""
+        sequence = self._sequences.get(seq)
+        if sequence is None:
+            return False
+        self._end(sequence)
+        return True
+
+    def fail(self, seq: int) -> bool:
+        """End a sequence whose step failed: nothing of that step is published. False where there is none."""
+        return self.cancel(seq)
+
+    def _end(self, sequence: Sequence) -> None:
+        for key in sequence.chain.digests[sequence.prompt_blocks :]:
+            self.pool.forget(key)
+        if sequence.is_resident:
+            self._vacate(sequence)
+        else:
+            self._lanes.remove(sequence)
+        del self._sequences[sequence.seq]
+
+    def _vacate(self, sequence: Sequence) -> None:
+        """A resident gives back all that it holds on the device."""
+        for key in sequence.chain.digests[: sequence.prompt_blocks]:
+            self._stop_computing(key, sequence)
+        if self.adapters is not None and sequence.adapter is not None:
+            self.adapters.release(sequence.adapter)
+        self.pool.release(sequence.blocks)
+        sequence.blocks = ()
+        sequence.computed = 0
+        sequence.span = None
+        self._lanes.leave(sequence.lane)
+        del self._running[sequence.seq]
+
+    def _stop_computing(self, key: bytes, sequence: Sequence) -> None:
+        if self._computing.get(key) == sequence.seq:
+            del self._computing[key]
+
+    # Planning
+
+    def plan(self, now: float) -> StepPlan:
+        """The next step's work, most urgent first, within `slots_per_step`."""
+        self._step += 1
+        self._planned_at = now
+        order = sorted([*self._running.values(), *self._lanes.heads(_LOOK_AHEAD)], key=_URGENCY)
+        draft = Draft(now, self.limits.slots_per_step, order, self._lanes.excess())
+        for sequence in order:
+            if draft.budget == 0:
+                break
+            is_decode = sequence.is_resident and sequence.length - sequence.computed == 1
+            draft.later_decodes -= is_decode
+            if self._is_ready(sequence, draft):
+                draft.grant(sequence, self.limits.block_size)
+        self.preemptions += len(draft.parked)
+        return draft.finish(self._step)
+
+    def _is_ready(self, sequence: Sequence, draft: Draft) -> bool:
+        if sequence.is_resident:
+            return self._grow(sequence, draft)
+        return not draft.is_closed and sequence.seq not in draft.parked and self._admit(sequence, draft)
+
+    def _grow(self, sequence: Sequence, draft: Draft) -> bool:
+        """See that a resident's blocks cover its slots. It takes from less urgent ones, or else sits this step out."""
+        short = self.limits.num_blocks_for(sequence.length) - len(sequence.blocks)
+        if short <= 0:
+            return True
+        fresh = self.pool.acquire((), short)
+        victims = [] if fresh is not None else draft.less_urgent_residents(sequence)
+        while fresh is None and victims:
+            self._park(victims.pop(0), draft)
+            fresh = self.pool.acquire((), short)
+        if fresh is None:
+            return False
+        sequence.blocks += fresh
+        return True
+
+    def _park(self, sequence: Sequence, draft: Draft) -> None:
+        """Preempt a resident: it waits again, and its blocks can be found until they are reused."""
+        if sequence.seq in draft.spans:
+            raise BrokenBooks(f"{sequence!r} is preempted by the plan that it is in")
+        sequence.seal()
+        for place in range(sequence.prompt_blocks, sequence.computed // self.limits.block_size):
+            self.pool.publish(sequence.blocks[place], sequence.chain.digests[place])
+        draft.later_decodes -= sequence.length - sequence.computed == 1
+        draft.parked.append(sequence.seq)
+        draft.excess[sequence.lane] -= 1
+        self._vacate(sequence)
+        self._lanes.add(sequence)
+
+    # Admission
+
+    def _admit(self, sequence: Sequence, draft: Draft) -> bool:
+        """Make a waiting sequence resident, if its turn, its twins, the rows, the blocks and its adapter allow."""
+        if self._crowds(sequence, draft) or not self._has_adapter_room(sequence, draft):
+            return False
+        hits = self.pool.match(sequence.findable(self.limits.block_size))
+        if self._waits_for_twin(sequence, len(hits), draft):
+            return False
+        victims = self._victims(sequence, hits, draft)
+        if victims is None:
+            # The rest is less urgent: rows that this one cannot have they cannot have either. Once it is late, blocks
+            # are kept for it as well.
+            draft.is_closed = self._rows_are_full() or sequence.deadline <= draft.now
+            return False
+        for victim in victims:
+            self._park(victim, draft)
+        self._settle(sequence, hits, draft)
+        return True
+
+    def _settle(self, sequence: Sequence, hits: list[int], draft: Draft) -> None:
+        size = self.limits.block_size
+        blocks = self.pool.acquire(hits, self.limits.num_blocks_for(sequence.length) - len(hits))
+        if blocks is None:
+            raise BrokenBooks(f"the room that was made for {sequence!r} is not there: {self.pool!r}")
+        self._lanes.remove(sequence)
+        self._lanes.enter(sequence.lane)
+        draft.excess[sequence.lane] += 1
+        sequence.blocks = blocks
+        sequence.computed = len(hits) * size
+        self._running[sequence.seq] = sequence
+        self.hit_slots += len(hits) * size
+        self.admitted_slots += sequence.length
+        for key in sequence.chain.digests[len(hits) : sequence.prompt_blocks]:
+            self._computing.setdefault(key, sequence.seq)
+        self._bring_in_adapter(sequence, draft)
+
+    def _has_adapter_room(self, sequence: Sequence, draft: Draft) -> bool:
+        if self.adapters is None or sequence.adapter is None:
+            return True
+        if draft.adapters_closed:
+            return False
+        if self.adapters.has_room(sequence.adapter):
+            return True
+        draft.adapters_closed = sequence.deadline <= draft.now
+        return False
+
+    def _bring_in_adapter(self, sequence: Sequence, draft: Draft) -> None:
+        if self.adapters is None or sequence.adapter is None:
+            return
+        placement = self.adapters.acquire(sequence.adapter)
+        if placement is None:
+            raise BrokenBooks(f"no adapter slot for {sequence!r}: {self.adapters!r}")
+        if placement.is_new:
+            draft.loads.append(placement)
+
+    def _crowds(self, sequence: Sequence, draft: Draft) -> bool:
+        """Whether its tenant has its share already while one that has not is waiting."""
+        if draft.excess[sequence.lane] < 0:
+            return False
+        return any(excess < 0 and self._lanes.has_waiting(lane) for lane, excess in draft.excess.items())
+
+    def _waits_for_twin(self, sequence: Sequence, num_hits: int, draft: Draft) -> bool:
+        """Whether to wait for a prefix that this very step computes for another, rather than compute it as well.
+
+        Not where waiting would miss a deadline that computing would meet.
+        """
+        keys = sequence.findable(self.limits.block_size)[num_hits:]
+        owners = [self._computing.get(key) for key in keys]
+        twin = None if not owners or owners[0] is None else draft.spans.get(owners[0])
+        if twin is None:
+            return False
+        num_shared = next((place for place, owner in enumerate(owners) if owner != twin.seq), len(owners))
+        shared_stop = (num_hits + num_shared) * self.limits.block_size
+        steps = _ceil(shared_stop - twin.start, twin.stop - twin.start)
+        steps += _ceil(sequence.length - shared_stop, self.limits.slots_per_step)
+        alone = _ceil(sequence.length - num_hits * self.limits.block_size, draft.budget)
+        in_time = [draft.now + count * self._step_seconds <= sequence.deadline for count in (steps, alone)]
+        return in_time[0] or not in_time[1]
+
+    def _rows_are_full(self) -> bool:
+        return len(self._running) >= self.limits.max_running
+
+    def _victims(self, sequence: Sequence, hits: list[int], draft: Draft) -> list[Sequence] | None:
+        """Residents to park so that `sequence` finds a row and blocks; [] where it does so anyway, None where it cannot.
+
+        Besides its own blocks one stays free for each other resident to grow into.
+        """
+        fresh = self.limits.num_blocks_for(sequence.length) - len(hits)
+        free = self.pool.num_free - self.pool.num_idle(hits)
+        others = len(self._running)
+        if others < self.limits.max_running and free >= fresh + others:
+            return []
+        drops: Counter[int] = Counter(dict.fromkeys(hits, -1))  # a hit stays held by `sequence`
+        victims: list[Sequence] = []
+        for other in draft.less_urgent_residents(sequence):
+            if not self._yields(other, sequence, draft, victims):
+                continue
+            victims.append(other)
+            drops.update(other.blocks)
+            free += sum(1 for block in other.blocks if drops[block] == self.pool.refs(block))
+            others -= 1
+            if others < self.limits.max_running and free >= fresh + others:
+                return victims
+        return None
+
+    def _yields(self, other: Sequence, sequence: Sequence, draft: Draft, victims: list[Sequence]) -> bool:
+        """Whether resident `other` gives way to waiting `sequence`.
+
+        It does with time to spare, unless that would take a tenant below its share for one that has its own; and a
+        tenant above its share gives way to one below whatever the time.
+        """
+        mine = draft.excess[sequence.lane]
+        theirs = draft.excess[other.lane] - sum(1 for victim in victims if victim.lane == other.lane)
+        if mine < 0 < theirs:
+            return True
+        if mine >= 0 >= theirs and other.lane != sequence.lane:
+            return False
+        return other.deadline > max(sequence.deadline, draft.now) + self.limits.preempt_slack
+
+    # After the step
+
+    def commit(self, plan: StepPlan, outcomes: Iterable[Outcome], now: float) -> tuple[Ended, ...]:
+        """Take in what the step computed; publishes its whole prompt blocks and ends what is done.
+
+        A span without an outcome was not computed. Outcomes of sequences that were cancelled meanwhile are ignored.
+        """
+        if plan.step != self._step:
+            raise BrokenBooks(f"step {plan.step} is committed, the present one is {self._step}")
+        spans = {span.seq: span for span in plan.spans}
+        ended = [self._advance(spans.get(outcome.seq), outcome, now) for outcome in outcomes]
+        self._time(now - self._planned_at)
+        return tuple(end for end in ended if end is not None)
+
+    def _time(self, seconds: float) -> None:
+        self._step_seconds += (seconds - self._step_seconds) * (0.1 if self._step_seconds else 1.0)
+
+    def _advance(self, span: Span | None, outcome: Outcome, now: float) -> Ended | None:
+        if span is None:
+            raise BrokenBooks(f"{outcome!r} belongs to no span of its plan")
+        sequence = self._sequences.get(outcome.seq)
+        if sequence is None or sequence.span is not span:
+            return None
+        if span.start != sequence.computed:
+            raise BrokenBooks(f"{span!r} does not continue {sequence!r}")
+        sequence.span = None
+        sequence.computed = span.stop
+        if span.start < sequence.prompt_slots:
+            self._publish(sequence, span)
+        if not span.emits:
+            return None
+        sequence.emit(now, self.limits.patch_seconds)
+        return self._ended(sequence, outcome.stop)
+
+    def _publish(self, sequence: Sequence, span: Span) -> None:
+        size = self.limits.block_size
+        for place in range(span.start // size, min(span.stop // size, sequence.prompt_blocks)):
+            key = sequence.chain.digests[place]
+            self.pool.publish(sequence.blocks[place], key)
+            self._stop_computing(key, sequence)
+
+    def _ended(self, sequence: Sequence, stop: bool) -> Ended | None:
+        if not stop and sequence.generated < sequence.max_patches:
+            return None
+        self._end(sequence)
+        return Ended(sequence.seq, "stop" if stop else "length")
+
+    # The proof
+
+    def check(self) -> None:
+        """Prove the books, the pool's included; raises `BrokenBooks`. O(blocks + sequences)."""
+        self.pool.check()
+        running = list(self._running.values())
+        waiting = [sequence for sequence in self._sequences.values() if not sequence.is_resident]
+        held = Counter(block for sequence in running for block in sequence.blocks)
+        proofs = {
+            "references are the residents' tables": all(
+                held[block] == self.pool.refs(block) for block in range(self.pool.num_blocks)
+            ),
+            "residents are bounded": len(running) <= self.limits.max_running,
+            "residents are those that hold blocks": [s for s in self._sequences.values() if s.is_resident]
+            == sorted(running, key=list(self._sequences.values()).index),
+            "who is not resident waits": all(s in self._lanes for s in waiting) and len(self._lanes) == len(waiting),
+            "the lanes' counts are right": Counter(s.lane for s in running) == Counter(self._lanes.residents()),
+            "what is being computed has a resident": set(self._computing.values()) <= self._running.keys(),
+            "blocks cover what is computed": all(
+                s.computed <= len(s.blocks) * self.limits.block_size and s.computed < s.length for s in running
+            ),
+            "nobody writes into a shared block": all(self._owns_its_next_slot(s) for s in running),
+        }
+        for claim, holds in proofs.items():
+            if not holds:
+                raise BrokenBooks(f"not so: {claim}: {self!r}")
+        self._check_adapters(running)
+
+    def _owns_its_next_slot(self, sequence: Sequence) -> bool:
+        place = sequence.computed // self.limits.block_size
+        return all(self.pool.refs(block) == 1 for block in sequence.blocks[place:])
+
+    def _check_adapters(self, running: Items[Sequence]) -> None:
+        if self.adapters is None:
+            return
+        self.adapters.check()
+        used = {sequence.adapter for sequence in running} - {None}
+        if not used <= self.adapters.resident.keys():
+            raise BrokenBooks(f"adapters {used} are in use and not resident: {self.adapters!r}")
+
+    def __repr__(self) -> str:
+        return f"Scheduler(step {self._step}, {list(self._sequences.values())}, computing {len(self._computing)}, {self.pool!r})"
+
+
+def _ceil(amount: int, unit: int) -> int:
+    return -(-amount // unit)

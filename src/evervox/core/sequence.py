@@ -1,0 +1,127 @@
+"""One request inside the core: what it asked for, how far it is, and what it holds. The scheduler is its only writer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from evervox.core.errors import Refused
+from evervox.core.keys import KeyChain, SlotKey, generated_key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Keys
+
+    from evervox.core.limits import SchedulerLimits
+    from evervox.core.plan import Span
+
+Priority: TypeAlias = Literal["live", "batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class NewSequence:
+    """A request for the scheduler. `keys` are its prompt's slot keys, `root` comes from `keys.root_key`.
+
+    `done_patches` were made before (a stream that is resumed): their slots are prefilled again after the prompt's, and
+    they count against `max_patches`.
+    """
+
+    seq: int
+    keys: Keys[SlotKey]
+    root: bytes
+    max_patches: int
+    priority: Priority = "live"
+    tenant: str = ""
+    adapter: int | None = None
+    done_patches: int = 0
+
+    def require_fits(self, limits: SchedulerLimits) -> None:
+        """Raise `Refused` where even an empty engine could not serve it."""
+        if not self.keys:
+            raise Refused("keys", "a prompt has at least one slot")
+        if not 0 <= self.done_patches < self.max_patches:
+            raise Refused("max_patches", f"{self.max_patches} leaves nothing to make after {self.done_patches}")
+        slots = len(self.keys) + self.max_patches - 1  # the slot of the last patch is never computed
+        if limits.num_blocks_for(slots) > limits.num_blocks:
+            room = limits.num_blocks * limits.block_size
+            raise Refused("num_blocks", f"prompt and patches may take {slots} slots, the whole pool has {room}")
+        if self.adapter is not None and limits.max_adapters == 0:
+            raise Refused("max_adapters", "adapters are switched off")
+
+
+class Sequence:
+    """A live request. It is resident while it holds blocks, and waits otherwise.
+
+    `urgency` orders everything: (deadline, order of arrival). `serial` is never given out twice, whatever ids callers
+    choose, so that generated keys are private for good.
+    """
+
+    __slots__ = (
+        "adapter",
+        "blocks",
+        "chain",
+        "computed",
+        "generated",
+        "has_audio",
+        "is_live",
+        "lane",
+        "length",
+        "max_patches",
+        "prompt_blocks",
+        "prompt_slots",
+        "seq",
+        "serial",
+        "span",
+        "urgency",
+    )
+
+    def __init__(self, new: NewSequence, serial: int, chain: KeyChain, lane: str, deadline: float) -> None:
+        self.seq = new.seq
+        self.serial = serial
+        self.lane = lane
+        self.adapter = new.adapter
+        self.is_live = new.priority == "live"
+        self.max_patches = new.max_patches
+        self.chain = chain
+        chain.extend(new.keys)
+        self.prompt_slots = len(new.keys)
+        self.prompt_blocks = len(chain.digests)  # whole blocks of prompt slots: what others may share
+        self.generated = new.done_patches
+        self.length = self.prompt_slots + self.generated  # slots whose content is known
+        self.computed = 0  # slots whose KV is in `blocks`
+        self.blocks: tuple[int, ...] = ()
+        self.span: Span | None = None  # planned and not yet committed
+        self.has_audio = False
+        self.urgency = (deadline, serial)
+
+    @property
+    def deadline(self) -> float:
+        return self.urgency[0]
+
+    @property
+    def is_resident(self) -> bool:
+        return bool(self.blocks)
+
+    def findable(self, block_size: int) -> list[bytes]:
+        """Keys of the blocks that it need not compute itself if they are held: never the one with its last slot."""
+        return self.chain.digests[: (self.length - 1) // block_size]
+
+    def emit(self, now: float, patch_seconds: float) -> None:
+        """One more patch is made. The listener's buffer now runs dry later by its length, and not before `now`."""
+        self.generated += 1
+        self.length += 1
+        if self.is_live:
+            dry = max(now, self.deadline) if self.has_audio else now
+            self.urgency = (dry + patch_seconds, self.serial)
+            self.has_audio = True
+
+    def seal(self) -> None:
+        """Bring the key chain up to the last computed slot, generated ones included."""
+        first = len(self.chain) - self.prompt_slots
+        steps = range(first, self.computed - self.prompt_slots)
+        self.chain.extend([generated_key(self.serial, step) for step in steps])
+
+    def __repr__(self) -> str:
+        return (
+            f"Sequence({self.seq}, slots {self.computed} of {self.length}, patches {self.generated} of "
+            f"{self.max_patches}, blocks {self.blocks}, deadline {self.deadline:.3f})"
+        )
