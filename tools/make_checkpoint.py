@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from evervox.models.voxcpm.vae import raw_vae_shapes
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, normalizers
 from torch import Tensor
 
 from evervox.models.voxcpm.config import VoxConfig
 from evervox.models.voxcpm.model import VoxModel
+from evervox.models.voxcpm.vae_weights import raw_vae_shapes
 from evervox.models.voxcpm.weights import routes
 
 KINDS = ("voxcpm", "voxcpm1.5", "voxcpm2")
@@ -61,36 +61,23 @@ def merge(config: Json, changes: Json) -> Json:
 def tiny_config(kind: str) -> Json:
     """Small enough for float64 generations in a second, with everything that makes the three kinds differ."""
     second = kind == "voxcpm2"
-    vae: Json = {
-        "encoder_dim": 8,
-        "encoder_rates": [2, 5],
-        "latent_dim": 8,
-        "decoder_dim": 32,
-        "decoder_rates": [5, 2],
-        "sample_rate": 16000,
-    }
+    vae: Json = {"encoder_dim": 8, "encoder_rates": [2, 5], "latent_dim": 8, "sample_rate": 16000}
+    vae |= {"decoder_dim": 32, "decoder_rates": [5, 2]}
     if second:
         vae |= {"decoder_rates": [5, 3, 2], "out_sample_rate": 48000, "sr_bin_boundaries": [20000, 30000, 40000]}
     elif kind == "voxcpm1.5":
         vae |= {"encoder_rates": [3, 4], "decoder_rates": [4, 3], "sample_rate": 44100}
+    local: Json = {"ffn_dim": 64, "num_heads": 4, "num_layers": 2, "kv_channels": 16 if second else 8}
     config: Json = {
         "architecture": "voxcpm2" if second else "voxcpm",
-        "lm_config": _lm(
-            hidden=32, ffn=64, heads=4, kv_heads=2, layers=3, vocab=512, head_dim=16 if second else None, max_positions=512
-        ),
+        "lm_config": _lm(hidden=32, heads=4, layers=3, vocab=512, head_dim=16 if second else 8),
         "patch_size": 2 if kind == "voxcpm" else 4,
         "feat_dim": 8,
         "scalar_quantization_latent_dim": 16,
         "scalar_quantization_scale": 9,
         "residual_lm_num_layers": 2,
-        "encoder_config": {
-            "hidden_dim": 24,
-            "ffn_dim": 48,
-            "num_heads": 4,
-            "num_layers": 2,
-            "kv_channels": 8 if second else None,
-        },
-        "dit_config": {"hidden_dim": 32, "ffn_dim": 64, "num_heads": 4, "num_layers": 2, "kv_channels": None, "cfm_config": {}},
+        "encoder_config": {**local, "hidden_dim": 24},
+        "dit_config": {**local, "hidden_dim": 32, "cfm_config": {}},
         "audio_vae_config": vae,
         "max_length": 512,
         "device": "cpu",
@@ -103,20 +90,11 @@ def full_config(size: str) -> Json:
     """The published sizes. Source: the checkpoints' own config files for 0.5B and 2; ports' for 1.5."""
     second, half = size == "2", size == "0.5b"
     wide: Json = {"hidden_dim": 1024, "ffn_dim": 4096, "num_heads": 16, "num_layers": 4 if half else 12 if second else 8}
-    wide["kv_channels"] = 128 if second else None
-    layers = 28 if second else 24
+    wide["kv_channels"] = 128 if second else 64
+    hidden = 2048 if second else 1024
     config: Json = {
         "architecture": "voxcpm2" if second else "voxcpm",
-        "lm_config": _lm(
-            hidden=2048 if second else 1024,
-            ffn=6144 if second else 4096,
-            heads=16,
-            kv_heads=2,
-            layers=layers,
-            vocab=73448,
-            head_dim=128 if second else None,
-            max_positions=32768,
-        ),
+        "lm_config": _lm(hidden=hidden, heads=16, layers=28 if second else 24, vocab=73448, head_dim=128 if second else 64),
         "patch_size": 2 if half else 4,
         "feat_dim": 64,
         "scalar_quantization_latent_dim": 512 if second else 256,
@@ -134,19 +112,17 @@ def full_config(size: str) -> Json:
     return config | ({"residual_lm_no_rope": True} if second else {})
 
 
-def _lm(
-    *, hidden: int, ffn: int, heads: int, kv_heads: int, layers: int, vocab: int, head_dim: int | None, max_positions: int
-) -> Json:
-    half = (head_dim or hidden // heads) // 2
+def _lm(*, hidden: int, heads: int, layers: int, vocab: int, head_dim: int) -> Json:
+    half = head_dim // 2
     return {
         "bos_token_id": 1,
         "eos_token_id": 2,
         "hidden_size": hidden,
-        "intermediate_size": ffn,
-        "max_position_embeddings": max_positions,
+        "intermediate_size": {2048: 6144, 1024: 4096}.get(hidden, 2 * hidden),
+        "max_position_embeddings": 32768,
         "num_attention_heads": heads,
         "num_hidden_layers": layers,
-        "num_key_value_heads": kv_heads,
+        "num_key_value_heads": 2,
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000,
         "kv_channels": head_dim,
@@ -154,7 +130,7 @@ def _lm(
             "type": "longrope",
             "long_factor": [1.0 + 0.05 * i for i in range(half)],
             "short_factor": [1.0 + 0.02 * i for i in range(half)],
-            "original_max_position_embeddings": max_positions,
+            "original_max_position_embeddings": 32768,
         },
         "vocab_size": vocab,
         "use_mup": False,
@@ -175,7 +151,10 @@ def _model_tensors(config: VoxConfig, generator: torch.Generator, dtype: torch.d
 
 
 def _vae_tensors(config: VoxConfig, generator: torch.Generator) -> dict[str, Tensor]:
-    return {raw: _random(raw, shape, generator) for raw, shape in raw_vae_shapes(config.vae).items()}
+    tensors = {raw: _random(raw, shape, generator) for raw, shape in raw_vae_shapes(config.vae).items()}
+    if config.vae.rate_boundaries is not None:
+        tensors["decoder.sr_bin_boundaries"] = torch.tensor(config.vae.rate_boundaries, dtype=torch.int32)
+    return tensors
 
 
 def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -183,13 +162,13 @@ def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Te
     noise = torch.randn(shape, generator=generator)
     if name.endswith(("layernorm.weight", "norm.weight", "weight_g", "alpha", "scale_embed.weight")):
         return 1 + 0.1 * noise.clamp(-3, 3)
-    if name.endswith("bias") or "embed" in name or len(shape) == 1 or name.endswith("special_token"):
+    if name.endswith(("bias", "special_token")) or "embed" in name or len(shape) == 1:
         return 0.1 * noise
     return noise / math.sqrt(math.prod(shape[1:]))
 
 
 def write_tokenizer(folder: Path, vocab_size: int) -> None:
-    """A Llama-layout BPE: the special ids in place, bytes, ASCII, some words, Chinese characters and multi-character Chinese tokens."""
+    """A Llama-layout BPE: the special ids in place, bytes, ASCII, two words, Chinese characters and multi-character tokens."""
     vocab = {"<unk>": 0, "<s>": 1, "</s>": 2} | {f"<0x{i:02X}>": 200 + i for i in range(256)}
     vocab |= {"<|audio_start|>": 101, "<|audio_end|>": 102, "<|reference_start|>": 103, "<|reference_end|>": 104}
     pieces = ["▁", *map(chr, range(33, 127)), *"你好世界语音合成", "你好", "世界", "▁th", "he", "▁the", "▁he"]
@@ -204,13 +183,7 @@ def write_tokenizer(folder: Path, vocab_size: int) -> None:
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {
-        "tokenizer_class": "LlamaTokenizerFast",
-        "bos_token": "<s>",
-        "eos_token": "</s>",
-        "unk_token": "<unk>",
-        "legacy": True,
-    }
+    settings = {"tokenizer_class": "LlamaTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 

@@ -46,7 +46,7 @@ def attend_within(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def dense_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """SDPA with slots before heads: `q` `[rows, queries, heads, dim]`, `k`, `v` `[rows, keys, kv_heads, dim]`; mask True: seen."""
+    """SDPA with slots before heads: `q` `[rows, queries, heads, dim]`, `k`, `v` `[rows, keys, kv_heads, dim]`. mask: seen."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     return scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True).transpose(1, 2)
 

@@ -1,4 +1,5 @@
-"""Rotary positions with long-context factors (LongRoPE), as MiniCPM4 uses them. Always float32 arithmetic, like the reference."""
+"""Rotary positions with long-context factors (LongRoPE), as MiniCPM4 uses them. Float32 arithmetic in every dtype, like the reference:
+in float64 too it rounds what it rotates to float32, and only then computes in the table's dtype."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from evervox.models.voxcpm.config import RopeConfig
 
 RopeAngles = tuple[Tensor, Tensor]
-"""Cosines and sines, float32 `[..., head_dim]`, one per slot."""
+"""Cosines and sines `[..., head_dim]`, one per slot; float32, or float64 where the model is."""
 
 
 def rope_table(config: RopeConfig, head_dim: int, num_positions: int) -> Tensor:

@@ -173,14 +173,17 @@ def _parse(raw: dict[str, Any], *, second: bool) -> VoxConfig:
 
 def _transformer(raw: dict[str, Any], *, rope: bool) -> TransformerConfig:
     layers, hidden, heads = int(raw["num_hidden_layers"]), int(raw["hidden_size"]), int(raw["num_attention_heads"])
-    scaling = raw["rope_scaling"]
+    scaling, head_dim = raw["rope_scaling"], int(raw.get("kv_channels") or hidden // heads)
+    for name in ("short_factor", "long_factor") if rope else ():
+        if len(scaling[name]) != head_dim // 2:
+            raise ValueError(f"rope_scaling.{name} has {len(scaling[name])} values; a head of {head_dim} needs {head_dim // 2}")
     return TransformerConfig(
         layers=layers,
         hidden=hidden,
         ffn=int(raw["intermediate_size"]),
         heads=heads,
         kv_heads=int(raw["num_key_value_heads"]),
-        head_dim=int(raw.get("kv_channels") or hidden // heads),
+        head_dim=head_dim,
         norm_eps=float(raw["rms_norm_eps"]),
         residual_scale=float(raw["scale_depth"]) / math.sqrt(layers) if raw.get("use_mup", True) else 1.0,
         rope=RopeConfig(

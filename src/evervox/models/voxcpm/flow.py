@@ -69,6 +69,9 @@ class Steps:
             t[: len(plan.t), row], dt[: len(plan.t), row] = plan.t, plan.dt
         return cls(t, dt, tuple(sum(len(p.t) > k for p in plans) for k in range(longest)))
 
+    def to(self, device: torch.device) -> Steps:
+        return Steps(self.t.to(device), self.dt.to(device), self.active)
+
 
 def solve(dit: LocalDit, noise: Tensor, mu: Tensor, *, cond: Tensor, steps: Steps, cfg: Tensor, mean_mode: bool) -> Tensor:
     """Integrate `noise` `[rows, patch_size, latent_dim]` to a patch of the same shape.

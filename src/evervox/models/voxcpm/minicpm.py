@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
@@ -71,5 +70,5 @@ class Stack(nn.Module):
     def angles_at(self, positions: Tensor) -> RopeAngles | None:
         if self.angles is None:
             return None
-        cos, sin = self.angles[:, positions].to(torch.float32).unbind(0)
+        cos, sin = self.angles[:, positions].unbind(0)
         return cos, sin

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from evervox.errors import CheckpointError
 from evervox.models.voxcpm.model import VoxModel
-from evervox.models.voxcpm.vae import AudioVae, vae_state
+from evervox.models.voxcpm.vae import AudioVae
+from evervox.models.voxcpm.vae_weights import vae_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -66,9 +67,8 @@ def _sources(name: str, config: VoxConfig) -> Iterator[tuple[str, Destination]]:
     raw = name
     for ours, theirs in RENAMES:
         raw = re.sub(ours, theirs, raw)
-    stack = {"lm": config.lm, "residual": config.residual, "encoder": config.encoder}.get(
-        name.split(".", maxsplit=1)[0], config.dit
-    )
+    stacks = {"lm": config.lm, "residual": config.residual, "encoder": config.encoder}
+    stack = stacks.get(name.split(".", maxsplit=1)[0], config.dit)
     queries, keys = stack.heads * stack.head_dim, stack.kv_heads * stack.head_dim
     fused = {
         ".attention.qkv.": (".self_attn.", {"q_proj": queries, "k_proj": keys, "v_proj": keys}),
@@ -91,7 +91,8 @@ def load_model(folder: Path, config: VoxConfig, *, dtype: torch.dtype, device: t
     state = {name: torch.empty(p.shape, dtype=dtype, device=device) for name, p in model.named_parameters()}
     _fill(state, _model_tensors(folder), config, folder)
     model.load_state_dict(state, assign=True, strict=True)
-    return model.to(device).eval().requires_grad_(False)
+    model = model.to(device).eval().requires_grad_(False)
+    return model.double() if dtype is torch.float64 else model
 
 
 def _fill(state: dict[str, Tensor], tensors: Iterator[tuple[str, Tensor]], config: VoxConfig, folder: Path) -> None:
@@ -127,10 +128,12 @@ def load_vae(folder: Path, config: VoxConfig, *, device: torch.device, dtype: to
     path = next((folder / name for name in VAE_FILES if (folder / name).is_file()), None)
     if path is None:
         raise CheckpointError(f"{folder} has no VAE: expected {' or '.join(VAE_FILES)}")
-    raw = dict(_tensors(path))
-    vae = AudioVae(config.vae)
-    vae.load_state_dict(vae_state(raw, config.vae, folder), strict=True)
-    return vae.to(device=device, dtype=dtype).eval().requires_grad_(False)
+    read = vae_state(dict(_tensors(path)), config.vae, dtype)
+    report(folder, missing=read.missing, leftover=read.leftover, misshaped=read.misshaped)
+    with torch.device("meta"):
+        vae = AudioVae(config.vae)
+    vae.load_state_dict(read.state, assign=True, strict=True)
+    return vae.to(device).eval().requires_grad_(False)
 
 
 def _model_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:

@@ -1,0 +1,152 @@
+"""Layers of the AudioVAE: causal convolutions that can run chunk by chunk, over `[rows, time, channels]`.
+
+Time before channels makes every dense convolution a matrix product over contiguous rows. The snake activation is
+`x + sin(ax)^2 / a`; with `u = ax` it is `(u + sin(u)^2) / a`, and the weights around it absorb `a` and `1/a` at load
+(`vae_weights`), so a layer here computes `u + sin(u)^2` alone. Source: `voxcpm.modules.audiovae`.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Carry:
+    """What precedes the input at each layer, for one pass over the layers in their order.
+
+    `state` `[rows, floats]` holds the layers' tails side by side and is updated in place. None means that zeros precede.
+    """
+
+    def __init__(self, state: Tensor | None = None) -> None:
+        self._state = state
+        self._at = 0
+
+    def extend(self, x: Tensor, context: int) -> Tensor:
+        """Put the `context` steps before `x` `[rows, time, channels]` in front of it, and keep its own last ones."""
+        if context == 0:
+            return x
+        if self._state is None:
+            return F.pad(x, (0, 0, context, 0))
+        start, self._at = self._at, self._at + context * x.shape[2]
+        tail = self._state[:, start : self._at].view(-1, context, x.shape[2])
+        joined = torch.cat([tail, x], dim=1)
+        tail.copy_(joined[:, x.shape[1] :])
+        return joined
+
+
+def snake_(u: Tensor) -> Tensor:
+    """`u + sin(u)^2`, in place."""
+    s = torch.sin(u)
+    return u.addcmul_(s, s)
+
+
+def weight(*shape: int) -> nn.Parameter:
+    """An empty parameter: the checkpoint fills it."""
+    return nn.Parameter(torch.empty(*shape), requires_grad=False)
+
+
+class Streamed(nn.Module):
+    """A convolution that sees `context` steps before its input; its tail is `tail_floats` long per row."""
+
+    def __init__(self, inputs: int, context: int) -> None:
+        super().__init__()
+        self.context = context
+        self.tail_floats = context * inputs
+
+
+class Dense(Streamed):
+    """A causal convolution over all channels. `weight` is `[outputs, kernel * inputs]`, oldest step first."""
+
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int = 1, *, dilation: int = 1, stride: int = 1, context: int | None = None
+    ) -> None:
+        super().__init__(inputs, (kernel - 1) * dilation if context is None else context)
+        self.kernel, self.dilation, self.stride = kernel, dilation, stride
+        self.weight = weight(outputs, kernel * inputs)
+        self.bias = weight(outputs)
+
+    def forward(self, x: Tensor, carry: Carry) -> Tensor:
+        x = carry.extend(x, self.context)
+        if self.kernel > 1:
+            windows = x.unfold(1, (self.kernel - 1) * self.dilation + 1, self.stride)[..., :: self.dilation]
+            x = windows.transpose(2, 3).flatten(2)
+        return F.linear(x, self.weight, self.bias)
+
+
+class Depthwise(Streamed):
+    """A causal convolution of each channel by itself. `weight` is `[channels, 1, 1, kernel]`."""
+
+    def __init__(self, channels: int, kernel: int, dilation: int = 1) -> None:
+        super().__init__(channels, (kernel - 1) * dilation)
+        self.dilation = dilation
+        self.weight = weight(channels, 1, 1, kernel)
+        self.bias = weight(channels)
+
+    def forward(self, x: Tensor, carry: Carry) -> Tensor:
+        # [rows, channels, 1, time] over the same memory is the channels-last image that libraries convolve fastest
+        image = carry.extend(x, self.context).transpose(1, 2).unsqueeze(2)
+        y = F.conv2d(image, self.weight, self.bias, dilation=(1, self.dilation), groups=x.shape[2])
+        return y.squeeze(2).transpose(1, 2)
+
+
+class ResidualUnit(nn.Module):
+    """Snake, dilated convolution of 7, snake, pointwise convolution, plus the input."""
+
+    def __init__(self, channels: int, dilation: int, depthwise: bool) -> None:
+        super().__init__()
+        self.alpha = weight(channels)
+        self.conv: Streamed = Depthwise(channels, 7, dilation) if depthwise else Dense(channels, channels, 7, dilation=dilation)
+        self.point = Dense(channels, channels)
+
+    def forward(self, x: Tensor, carry: Carry) -> Tensor:
+        u = snake_(self.conv(snake_(x * self.alpha), carry))
+        out: Tensor = self.point(u, carry)
+        return out.add_(x)
+
+
+class ResidualUnits(nn.ModuleList):
+    """The three units of a stage, with dilations 1, 3 and 9."""
+
+    def __init__(self, channels: int, depthwise: bool) -> None:
+        super().__init__(ResidualUnit(channels, dilation, depthwise) for dilation in (1, 3, 9))
+
+    def forward(self, x: Tensor, carry: Carry) -> Tensor:
+        for unit in self:
+            x = unit(x, carry)
+        return x
+
+
+class Down(nn.Module):
+    """An encoder stage: residual units, snake, then a convolution of twice the stride."""
+
+    def __init__(self, channels: int, stride: int, context: int, depthwise: bool) -> None:
+        super().__init__()
+        self.units = ResidualUnits(channels, depthwise)
+        self.alpha = weight(channels)
+        self.conv = Dense(channels, 2 * channels, 2 * stride, stride=stride, context=context)
+
+    def forward(self, x: Tensor, carry: Carry) -> Tensor:
+        out: Tensor = self.conv(snake_(self.units(x, carry) * self.alpha), carry)
+        return out
+
+
+class Up(nn.Module):
+    """A decoder stage: conditioning on the output rate, snake, transposed convolution, residual units.
+
+    A transposed convolution of twice the stride is a convolution of two steps into `stride` steps side by side.
+    `alpha` and `shift` hold the conditioning too.
+    """
+
+    def __init__(self, channels: int, outputs: int, stride: int, depthwise: bool) -> None:
+        super().__init__()
+        self.stride = stride
+        self.alpha = weight(channels)
+        self.shift = weight(channels)
+        self.conv = Dense(channels, stride * outputs, 2)
+        self.units = ResidualUnits(outputs, depthwise)
+
+    def forward(self, x: Tensor, carry: Carry) -> Tensor:
+        y: Tensor = self.conv(snake_(torch.addcmul(self.shift, x, self.alpha)), carry)
+        out: Tensor = self.units(y.view(x.shape[0], x.shape[1] * self.stride, -1), carry)
+        return out

@@ -1,0 +1,69 @@
+"""A checkpoint folder, a dtype and a device -> everything that computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from evervox.errors import ConfigError
+from evervox.models.voxcpm.config import VoxConfig
+from evervox.models.voxcpm.weights import load_model, load_vae
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from evervox.models.voxcpm.model import VoxModel
+    from evervox.models.voxcpm.vae import AudioVae
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Models ready to run. The VAE is float32, or float64 where the rest is."""
+
+    folder: Path
+    config: VoxConfig
+    model: VoxModel
+    vae: AudioVae
+
+
+def load(folder: Path, *, dtype: str = "auto", device: str = "auto") -> Loaded:
+    """Raises `CheckpointError` for a bad folder, `ConfigError` for a dtype or device that is not there."""
+    config = VoxConfig.from_checkpoint(folder)
+    where = resolve_device(device)
+    kind = resolve_dtype(dtype, where)
+    vae_dtype = torch.float64 if kind is torch.float64 else torch.float32
+    return Loaded(
+        folder=folder,
+        config=config,
+        model=load_model(folder, config, dtype=kind, device=where),
+        vae=load_vae(folder, config, device=where, dtype=vae_dtype),
+    )
+
+
+def resolve_device(device: str) -> torch.device:
+    """`auto` is the first NVIDIA GPU, or else the CPU."""
+    available = torch.cuda.is_available()
+    if device == "auto":
+        return torch.device("cuda" if available else "cpu")
+    try:
+        where = torch.device(device)
+    except RuntimeError:
+        raise ConfigError(f"device {device!r} is unknown; use auto, cpu, cuda or cuda:N") from None
+    if where.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device {device!r} is not supported; use auto, cpu, cuda or cuda:N")
+    if where.type == "cuda" and (not available or (where.index or 0) >= torch.cuda.device_count()):
+        raise ConfigError(f"device {device!r} is not there: torch sees {torch.cuda.device_count()} CUDA devices")
+    return where
+
+
+def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 on a GPU and float32 on a CPU."""
+    if dtype == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    if dtype not in DTYPES:
+        raise ConfigError(f"dtype {dtype!r} is unknown; use auto, {', '.join(DTYPES)}")
+    return DTYPES[dtype]
