@@ -137,20 +137,27 @@ def test_rows_are_streams_of_their_own(steps: list[tuple[set[int], int, int]]) -
 
 @pytest.mark.parametrize("case", CASES)
 def test_reach_is_exact(case: str) -> None:
-    """The last `decoder_reach` frames rebuild a tail; one frame fewer does not."""
+    """A frame of NaN reaches every tail that depends on it: the oldest of the last `decoder_reach` does, the one before not."""
     _, vae = build(case)
-    reach = vae.decoder_reach
-    latents = latents_of(vae, rows=1, frames=reach + 9)
-    lived = vae.new_tails(1)
-    vae.decode(latents, lived)
+    latents = latents_of(vae, rows=1, frames=vae.decoder_reach + 5)
 
-    def rebuilt(frames: int) -> float:
+    def settles(age: int) -> bool:
         tails = vae.new_tails(1)
-        vae.decode(latents[:, -frames:], tails)
-        return float((tails.state - lived.state).abs().max())
+        vae.decode(latents.index_fill(1, torch.tensor(latents.shape[1] - age), torch.nan), tails)
+        return bool(tails.state.isfinite().all())
 
-    assert rebuilt(reach) <= 1e-12
-    assert rebuilt(reach - 1) > 1e-12
+    assert settles(vae.decoder_reach + 1)
+    assert not settles(vae.decoder_reach)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_tail_is_rebuilt_from_the_last_frames(case: str) -> None:
+    _, vae = build(case)
+    latents = latents_of(vae, rows=2, frames=vae.decoder_reach + 9)
+    lived, rebuilt = vae.new_tails(2), vae.new_tails(2)
+    vae.decode(latents, lived)
+    vae.decode(latents[:, -vae.decoder_reach :], rebuilt)
+    assert (rebuilt.state - lived.state).abs().max() <= 1e-12
 
 
 def test_reach_of_the_real_size() -> None:
