@@ -42,7 +42,7 @@ class Room:
 ARITHMETIC = ("evervox.models", "evervox.layers", "evervox.kernels")
 ROOMS = {
     "core": Room((), never=tuple(CLOCKS_AND_IO)),
-    "conditioning": Room(("numpy", "tokenizers", "av"), ("evervox.request", "evervox.core.keys", *MODEL_FACTS)),
+    "conditioning": Room(("numpy", "tokenizers", "av", "sentencex"), ("evervox.request", "evervox.core.keys", *MODEL_FACTS)),
     "models": Room(("torch", "numpy", "safetensors", "huggingface_hub"), ARITHMETIC),
     "layers": Room(("torch",), ARITHMETIC),
     "kernels": Room(("torch", "triton"), ("evervox.layers",)),
