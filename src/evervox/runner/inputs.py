@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from evervox.core.plan import Outcome, StepPlan
+    from evervox.ledger import Ledger
     from evervox.request import Sampling
 
 
@@ -52,6 +53,17 @@ class StepResult:
 
 class Runner(Protocol):
     """All device work. Called from one thread, except `encode`, which any one other thread may call meanwhile."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks of the KV cache; plans name them from 0 on."""
+
+    @property
+    def patch_shape(self) -> tuple[int, int]:
+        """`(patch_size, latent_dim)`."""
+
+    def register(self, ledger: Ledger) -> None:
+        """Enter what outlives a request: rows, sequences, bytes on the device."""
 
     def add(self, seq: int, inputs: Inputs) -> None:
         """Take a sequence's inputs (host memory only; a row is taken when its first span comes)."""
