@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy as np
     from numpy.typing import NDArray
 
@@ -53,30 +51,8 @@ class StepResult:
     emitted: tuple[Emitted, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RunnerInfo:
-    """What the engine needs to know of a runner to plan for it.
-
-    `num_blocks` of the KV cache; `patch_shape` is `(patch_size, latent_dim)`; `weights` is a digest of the weights and `dtype` names
-    the model's: both are part of what cached KV depends on.
-    """
-
-    num_blocks: int
-    patch_shape: tuple[int, int]
-    patch_seconds: float
-    weights: bytes
-    dtype: str
-
-
 class Runner(Protocol):
     """All device work. Called from one thread, except `encode`, which any one other thread may call meanwhile."""
-
-    @property
-    def info(self) -> RunnerInfo:
-        """Constant for the life of the runner."""
-
-    def sizes(self) -> Mapping[str, tuple[int, int | None]]:
-        """What outlives a request here, by name: its size and its limit. Names ending in `bytes` count bytes, others items."""
 
     @property
     def num_blocks(self) -> int:
