@@ -15,7 +15,7 @@ class BadRequest(EvervoxError):
     code = "bad_request"
 
     def __init__(self, message: str, *, field: str | None = None) -> None:
-        super().__init__(message if field is None or field in message else f"{field}: {message}")
+        super().__init__(message if field is None or message.startswith(field) else f"{field}: {message}")
         self.field = field
 
     def __reduce__(self) -> tuple[object, ...]:
