@@ -1,0 +1,1 @@
+"""Makes the small voice that ships with evervox: see README.md."""
