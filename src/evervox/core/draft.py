@@ -13,34 +13,34 @@ if TYPE_CHECKING:
 class Draft:
     """`order` is everybody who may take part, most urgent first; what is granted never gives way in the same plan.
 
-    `later_decodes` counts the residents still to come that need one slot: a prefill chunk leaves each of them its
-    slot. `is_closed` stops admission, `adapters_closed` that of sequences with an adapter.
+    `later_decodes` counts the residents still to come that need one slot: prefill leaves each of them its slot. `is_closed` stops admission, `adapters_closed` that of sequences with an adapter.
     """
 
-    __slots__ = ("adapters_closed", "budget", "excess", "is_closed", "later_decodes", "loads", "now", "order", "parked", "spans")
+    __slots__ = ("adapters_closed", "budget", "excess", "has_prefill", "is_closed", "later_decodes", "loads", "now", "order", "parked", "spans")
 
     def __init__(self, now: float, budget: int, order: list[Sequence], excess: dict[str, int]) -> None:
         self.now = now
         self.budget = budget
         self.order = order
         self.excess = excess
-        self.later_decodes = sum(1 for sequence in order if sequence.blocks and sequence.length - sequence.computed == 1)
+        self.later_decodes = sum(1 for sequence in order if sequence.is_decode)
         self.spans: dict[int, Span] = {}
         self.parked: list[int] = []
         self.loads: list[Placement] = []
+        self.has_prefill = False
         self.is_closed = False
         self.adapters_closed = False
 
-    def chunk(self, wanted: int) -> int:
-        """How many of `wanted` slots the sequence at hand may have: at least one."""
-        if wanted == 1:
-            return 1
-        return min(wanted, max(1, self.budget - self.later_decodes))
+    def room(self, is_decode: bool) -> int:
+        """How many slots the sequence at hand may have. The most urgent prefill has at least one in every step."""
+        if is_decode:
+            return self.budget
+        return max(self.budget - self.later_decodes, 0 if self.has_prefill else 1)
 
-    def grant(self, sequence: Sequence, block_size: int) -> None:
-        """Give the sequence its next span."""
+    def grant(self, sequence: Sequence, room: int, block_size: int) -> None:
+        """Give the sequence its next span, of at most `room` slots."""
         start = sequence.computed
-        stop = start + self.chunk(sequence.length - start)
+        stop = min(sequence.length, start + room)
         num_blocks = -(-stop // block_size)
         blocks = sequence.blocks if num_blocks == len(sequence.blocks) else sequence.blocks[:num_blocks]
         span = Span(sequence.seq, start, stop, blocks, stop == sequence.length, sequence.adapter)

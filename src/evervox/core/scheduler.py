@@ -146,10 +146,12 @@ class Scheduler:
         for sequence in order:
             if draft.budget == 0:
                 break
-            is_decode = sequence.is_resident and sequence.length - sequence.computed == 1
+            is_decode = sequence.is_decode
             draft.later_decodes -= is_decode
-            if self._is_ready(sequence, draft):
-                draft.grant(sequence, self.limits.block_size)
+            room = draft.room(is_decode)
+            if room and self._is_ready(sequence, draft):
+                draft.grant(sequence, room, self.limits.block_size)
+                draft.has_prefill |= not is_decode
         self.preemptions += len(draft.parked)
         return draft.finish(self._step)
 
@@ -180,7 +182,7 @@ class Scheduler:
         sequence.seal()
         for place in range(sequence.prompt_blocks, sequence.computed // self.limits.block_size):
             self.pool.publish(sequence.blocks[place], sequence.chain.digests[place])
-        draft.later_decodes -= sequence.length - sequence.computed == 1
+        draft.later_decodes -= sequence.is_decode
         draft.parked.append(sequence.seq)
         draft.excess[sequence.lane] -= 1
         self._vacate(sequence)

@@ -101,6 +101,11 @@ class Sequence:
     def is_resident(self) -> bool:
         return bool(self.blocks)
 
+    @property
+    def is_decode(self) -> bool:
+        """Whether all that it lacks for its next patch is the slot of its last one."""
+        return bool(self.blocks) and self.length - self.computed == 1
+
     def findable(self, block_size: int) -> list[bytes]:
         """Keys of the blocks that it need not compute itself if they are held: never the one with its last slot."""
         return self.chain.digests[: (self.length - 1) // block_size]
