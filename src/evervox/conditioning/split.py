@@ -1,0 +1,43 @@
+"""A long text cut into pieces at sentence ends, each long enough to be worth a sequence and short enough to be one."""
+
+from __future__ import annotations
+
+import re
+
+from sentencex import segment
+
+_CLAUSE = re.compile(r"(?<=[,;:，；：、—])\s*|\s+")
+
+
+def split(text: str, max_chars: int) -> list[str]:
+    """Pieces of at most `max_chars` characters, in order; none is blank, and together they say what `text` says.
+
+    A text that fits is one piece. Otherwise its first sentence is a piece, so that it is heard soon, and the others are packed
+    together; one that is too long by itself is cut at a
+    clause or a space, and in the middle of a word only where there is neither.
+    """
+    if len(text) <= max_chars:
+        return [text] if text.strip() else []
+    pieces: list[str] = []
+    for sentence in segment("en", text):  # its rules for "en" know the ends of Chinese sentences as well
+        for part in _parts(sentence.strip(), max_chars):
+            if len(pieces) > 1 and len(pieces[-1]) + 1 + len(part) <= max_chars:
+                pieces[-1] += _joint(pieces[-1], part) + part
+            else:
+                pieces.append(part)
+    return pieces
+
+
+def _parts(sentence: str, max_chars: int) -> list[str]:
+    parts: list[str] = []
+    while len(sentence) > max_chars:
+        cuts = [match.end() for match in _CLAUSE.finditer(sentence, 1, max_chars + 1) if match.end() <= max_chars]
+        cut = cuts[-1] if cuts else max_chars
+        parts.append(sentence[:cut].strip())
+        sentence = sentence[cut:].strip()
+    return [*parts, sentence] if sentence else parts
+
+
+def _joint(before: str, after: str) -> str:
+    """A space between sentences, except between Chinese ones."""
+    return "" if ord(before[-1]) > 0x2E7F and ord(after[0]) > 0x2E7F else " "

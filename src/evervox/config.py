@@ -1,0 +1,61 @@
+"""The settings, read here only: keyword arguments first, then `EVERVOX_*` variables, then the defaults below."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from evervox.errors import ConfigError
+
+MIB = 1024 * 1024
+
+
+class Settings(BaseSettings):
+    """What an engine is started with. Frozen; bytes are bytes, times are seconds."""
+
+    model_config = SettingsConfigDict(env_prefix="EVERVOX_", frozen=True, extra="forbid")
+
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = "auto"
+    threads: int | None = Field(None, ge=1, le=1024, description="CPU threads of the worker; None leaves it to torch")
+
+    max_running: int = Field(16, ge=1, le=1024, description="sequences that hold memory on the device at once")
+    max_waiting: int = Field(64, ge=0, le=100_000, description="requests beyond `max_running` that may be open")
+    slots_per_step: int = Field(256, ge=1, le=65_536, description="slots that one step computes at most")
+    block_size: int = Field(16, ge=1, le=1024, description="slots per block of the KV cache")
+    kv_bytes: int | None = Field(None, ge=1, description="KV cache; None sizes it from the device")
+    device_share: float = Field(0.9, gt=0, le=1, description="share of a GPU's memory that the worker may use")
+    first_audio_target: float = Field(0.5, gt=0, le=60, description="time to first audio that the scheduler aims at")
+
+    stream_buffer: int = Field(64, ge=1, le=4096, description="chunks made ahead of a slow reader before its stream is held")
+    clip_cache_bytes: int = Field(256 * MIB, ge=0, description="encoded clips that the worker keeps")
+    max_text: int = Field(4096, ge=1, le=1_000_000, description="characters of one request")
+    max_clip_seconds: float = Field(60.0, gt=0, le=600, description="audio of one clip")
+    max_clip_bytes: int = Field(100 * MIB, ge=1, description="file of one clip")
+    piece_text: int = Field(300, ge=20, le=4096, description="characters of one piece that a long text is split into")
+
+    request_timeout: float | None = Field(None, gt=0, description="for requests that bring none")
+    start_timeout: float = Field(600.0, gt=0, description="for a worker to load its model")
+    step_timeout: float = Field(30.0, gt=0, description="without a completed step while work is pending: the worker is stuck")
+    stop_timeout: float = Field(5.0, gt=0, description="for a worker to leave when asked")
+    max_restarts: int = Field(5, ge=0, le=1000, description="restarts in a row in which no patch was made")
+    restart_backoff: float = Field(0.5, ge=0, le=60, description="doubled by each restart in a row after the first")
+
+    runner: str = Field("evervox.runner.runner:create", pattern=r"^[\w.]+:\w+$", description="factory of the runner")
+
+    @classmethod
+    def read(cls, **given: Any) -> Settings:
+        """Raises `ConfigError` naming the setting, its bound and the value."""
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            raise ConfigError("; ".join(_explain(detail) for detail in error.errors())) from None
+
+
+def _explain(detail: Any) -> str:
+    name = ".".join(map(str, detail["loc"])) or "settings"
+    if detail["type"] == "extra_forbidden":
+        return f"{name}: there is no such setting (value {detail['input']!r})"
+    return f"{name}: {detail['msg'][:1].lower()}{detail['msg'][1:]}, not {detail['input']!r}"

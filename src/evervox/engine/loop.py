@@ -1,0 +1,267 @@
+"""The worker's loop: messages in, one step, messages out. It raises only where the worker itself is beyond help."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from evervox.core.errors import Refused
+from evervox.core.keys import root_key
+from evervox.core.sequence import NewSequence
+from evervox.engine import messages
+from evervox.errors import EngineFailure, EvervoxError, TooLarge, Unsupported
+from evervox.request import Finish
+from evervox.runner.inputs import Emitted, StepResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from evervox.core.plan import Ended, Outcome, StepPlan
+    from evervox.core.scheduler import Scheduler
+    from evervox.engine.blackbox import Blackbox
+    from evervox.engine.intake import Admitted, Intake
+    from evervox.ledger import Ledger
+    from evervox.request import FinishReason
+    from evervox.runner.inputs import Runner
+
+    _Computed = tuple[tuple[Outcome, ...], tuple[Emitted, ...], dict[int, Exception]]
+
+STEP_LANE = 0
+BEAT_SECONDS = 0.1
+LINES_SECONDS = 1.0
+MAX_LOST_STEPS = 3
+
+log = logging.getLogger(__name__)
+
+
+class Lost(RuntimeError):
+    """The device or the runner no longer computes anything: this process has to be replaced."""
+
+
+class Port(Protocol):
+    """The way to the client. `receive` waits up to `timeout` seconds, or until `wake` is called from any thread."""
+
+    def receive(self, timeout: float) -> list[messages.ToWorker]: ...
+    def send(self, batch: list[messages.ToClient]) -> None: ...
+
+
+@dataclass(slots=True)
+class _Live:
+    """What the loop knows of a sequence besides the scheduler. `credit` counts the chunks that its reader has room for."""
+
+    submit: messages.Submit
+    credit: int
+    made: int
+    is_planned: bool = False
+    cached_slots: int | None = None
+
+
+class Loop:
+    """Owns the scheduler and every sequence in this worker; the runner and the intake do what it says."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: Scheduler,
+        intake: Intake,
+        *,
+        port: Port,
+        blackbox: Blackbox,
+        ledger: Ledger,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._runner = runner
+        self._scheduler = scheduler
+        self._intake = intake
+        self._port = port
+        self._blackbox = blackbox
+        self._ledger = ledger
+        self._clock = clock
+        self._live: dict[int, _Live] = {}
+        self._out: list[messages.ToClient] = []
+        self._steps = self._lost_steps = 0
+        self._is_leaving = False
+        self._is_idle = True
+        self._model_seconds = self._total_seconds = 0.0
+        self._next_beat = self._next_lines = 0.0
+        ledger.register("live sequences", self._live, limit=None, owner="loop")
+
+    def run(self, is_wanted: Callable[[], bool]) -> None:
+        """Tick until told to leave, or until nobody wants it. Raises `Lost`."""
+        while not self._is_leaving and is_wanted():
+            self.tick()
+
+    def tick(self) -> None:
+        """One turn."""
+        self._take_messages()
+        began = self._clock()
+        plan = self._scheduler.plan(began)
+        self._is_idle = not plan
+        if plan or plan.parked:
+            outcomes, emitted, failed = self._compute(plan)
+            self._report(plan, emitted, self._scheduler.commit(plan, outcomes, self._clock()))
+            for seq, error in failed.items():
+                self._fail(seq, error)
+            self._total_seconds += self._clock() - began
+        self._beat(self._clock())
+        if self._out:
+            self._port.send(self._out)
+            self._out = []
+
+    # Messages in
+
+    def _take_messages(self) -> None:
+        for message in self._port.receive(BEAT_SECONDS if self._is_idle else 0.0):
+            if isinstance(message, messages.Submit):
+                self._submit(message)
+            elif isinstance(message, messages.Cancel):
+                self._forget(message.id)
+                self._out.append(messages.Gone(message.id))
+            elif isinstance(message, messages.Credit):
+                self._give_credit(message)
+            else:
+                self._is_leaving = True
+        for admitted in self._intake.ready():
+            self._admit(admitted)
+
+    def _submit(self, message: messages.Submit) -> None:
+        made = 0 if message.patches is None else message.patches.shape[0]
+        self._live[message.id] = _Live(message, message.credit, made)
+        admitted = self._intake.offer(message)
+        if admitted is not None:
+            self._admit(admitted)
+
+    def _admit(self, admitted: Admitted) -> None:
+        """Give a sequence to runner and scheduler, unless it was cancelled while its clips were encoded."""
+        submit = admitted.submit
+        live = self._live.get(submit.id)
+        if live is None:
+            return
+        self._blackbox.hold(STEP_LANE, [submit.id])
+        try:
+            if admitted.inputs is None:
+                raise admitted.error or EngineFailure("the prompt was not encoded")
+            self._scheduler.submit(self._new_sequence(submit, admitted, live.made), self._clock())
+            self._runner.add(submit.id, admitted.inputs)
+            live.is_planned = True
+            self._hold_if_full(submit.id, live)
+        except Refused as error:
+            self._fail(submit.id, TooLarge(str(error), field="text"))
+        except Exception as error:
+            self._fail(submit.id, error)
+        self._blackbox.hold(STEP_LANE, [])
+
+    def _new_sequence(self, submit: messages.Submit, admitted: Admitted, made: int) -> NewSequence:
+        if submit.adapter is not None:
+            raise Unsupported("adapters are not loaded by this engine", field="adapter")
+        return NewSequence(
+            seq=submit.id,
+            keys=admitted.keys,
+            root=root_key(b"", "", None, submit.tenant.encode()),  # one model and one dtype in a worker
+            max_patches=submit.sampling.max_patches,
+            priority=submit.priority,
+            tenant=submit.tenant,
+            done_patches=made,
+        )
+
+    def _give_credit(self, message: messages.Credit) -> None:
+        live = self._live.get(message.id)
+        if live is not None:
+            live.credit += message.chunks
+            if live.is_planned:
+                self._scheduler.hold(message.id, False)
+
+    def _hold_if_full(self, seq: int, live: _Live) -> None:
+        if live.credit <= 0:
+            self._scheduler.hold(seq, True)
+
+    def _forget(self, seq: int) -> None:
+        """Let go of a sequence in any state."""
+        self._scheduler.cancel(seq)
+        self._runner.release(seq)
+        self._live.pop(seq, None)
+
+    def _fail(self, seq: int, error: Exception) -> None:
+        if not isinstance(error, EvervoxError):
+            log.error("sequence %d failed", seq, exc_info=error)
+        self._forget(seq)
+        self._out.append(messages.Failed(seq, *messages.describe(error)))
+
+    # The step
+
+    def _compute(self, plan: StepPlan) -> _Computed:
+        """The plan's results; where the step raises, those of its spans one by one, and the error of each that fails alone."""
+        try:
+            result = self._step(plan)
+            failed: dict[int, Exception] = {}
+        except Exception as error:
+            log.warning("step %d failed and is retried one by one: %s: %s", plan.step, type(error).__name__, error)
+            result, failed = self._one_by_one(plan)
+        self._steps += 1
+        return result.outcomes, result.emitted, failed
+
+    def _step(self, plan: StepPlan) -> StepResult:
+        self._blackbox.hold(STEP_LANE, [span.seq for span in plan.spans])
+        began = self._clock()
+        result = self._runner.step(plan)
+        self._model_seconds += self._clock() - began
+        self._lost_steps = 0
+        self._blackbox.hold(STEP_LANE, [])
+        return result
+
+    def _one_by_one(self, plan: StepPlan) -> tuple[StepResult, dict[int, Exception]]:
+        results: list[StepResult] = []
+        failed: dict[int, Exception] = {}
+        for span in plan.spans:
+            try:
+                results.append(self._step(plan.only(span.seq)))
+            except Exception as error:
+                failed[span.seq] = error
+        self._lost_steps += not results
+        if not results and (len(failed) > 1 or self._lost_steps >= MAX_LOST_STEPS):
+            self._blackbox.hold(STEP_LANE, list(failed))
+            raise Lost("nothing can be computed any more") from next(iter(failed.values()))
+        self._blackbox.hold(STEP_LANE, [])
+        outcomes = tuple(outcome for result in results for outcome in result.outcomes)
+        return StepResult(outcomes, tuple(patch for result in results for patch in result.emitted)), failed
+
+    # Messages out
+
+    def _report(self, plan: StepPlan, emitted: Iterable[Emitted], ended: Iterable[Ended]) -> None:
+        for span in plan.spans:
+            live = self._live[span.seq]
+            live.cached_slots = span.start if live.cached_slots is None else live.cached_slots
+        reasons = {end.seq: end.reason for end in ended}
+        for patch in emitted:
+            self._emit(patch, self._live[patch.seq], reasons.get(patch.seq))
+
+    def _emit(self, patch: Emitted, live: _Live, reason: FinishReason | None) -> None:
+        latents, samples = messages.Array.of(patch.latents), messages.Array.of(patch.samples)
+        index = live.made
+        live.made += 1
+        live.credit -= 1
+        finish = None if reason is None else self._finish(live, reason)
+        self._out.append(messages.Chunk(patch.seq, index, latents, samples, finish))
+        if reason is not None:
+            self._forget(patch.seq)
+        else:
+            self._hold_if_full(patch.seq, live)
+
+    def _finish(self, live: _Live, reason: FinishReason) -> Finish:
+        prompt_slots = live.submit.tokens.shape[0]
+        cached_slots = min(prompt_slots, live.cached_slots or 0)
+        return Finish(reason, live.submit.sampling.seed, live.made, prompt_slots, cached_slots)
+
+    def _beat(self, now: float) -> None:
+        if now < self._next_beat:
+            return
+        self._next_beat = now + BEAT_SECONDS
+        lines = None
+        if now >= self._next_lines:
+            self._next_lines = now + LINES_SECONDS
+            lines = self._ledger.read()
+        is_pending = any(live.is_planned and live.credit > 0 for live in self._live.values())
+        times = (self._intake.encode_seconds, self._model_seconds, self._total_seconds)
+        self._out.append(messages.Beat(self._steps, is_pending, *times, lines))
