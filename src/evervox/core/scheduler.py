@@ -109,12 +109,29 @@ class Scheduler:
         """End a sequence whose step failed: nothing of that step is published. False where there is none."""
         return self.cancel(seq)
 
+    def hold(self, seq: int, is_held: bool) -> bool:
+        """Leave a sequence out of plans, because its reader is behind, or take it in again. False where there is none.
+
+        It keeps its row and blocks while nobody needs them, and is the first to give them up.
+        """
+        sequence = self._sequences.get(seq)
+        if sequence is None:
+            return False
+        if sequence.is_held == is_held:
+            return True
+        if not sequence.is_resident and is_held:
+            self._lanes.remove(sequence)
+        sequence.is_held = is_held
+        if not sequence.is_resident and not is_held:
+            self._lanes.add(sequence)
+        return True
+
     def _end(self, sequence: Sequence) -> None:
         for key in sequence.chain.digests[sequence.prompt_blocks :]:
             self.pool.forget(key)
         if sequence.is_resident:
             self._vacate(sequence)
-        else:
+        elif not sequence.is_held:
             self._lanes.remove(sequence)
         del self._sequences[sequence.seq]
 
@@ -144,7 +161,7 @@ class Scheduler:
         order = sorted([*self._running.values(), *self._lanes.heads(_LOOK_AHEAD)], key=_URGENCY)
         draft = Draft(now, self.limits.slots_per_step, order, self._lanes.excess())
         for sequence in order:
-            if draft.budget == 0:
+            if draft.budget == 0 or sequence.is_held:
                 break
             is_decode = sequence.is_decode
             draft.later_decodes -= is_decode
@@ -186,7 +203,8 @@ class Scheduler:
         draft.parked.append(sequence.seq)
         draft.excess[sequence.lane] -= 1
         self._vacate(sequence)
-        self._lanes.add(sequence)
+        if not sequence.is_held:
+            self._lanes.add(sequence)
 
     # Admission
 
@@ -361,7 +379,7 @@ class Scheduler:
         """Prove the books, the pool's included; raises `BrokenBooks`. O(blocks + sequences)."""
         self.pool.check()
         running = list(self._running.values())
-        waiting = [sequence for sequence in self._sequences.values() if not sequence.is_resident]
+        waiting = [sequence for sequence in self._sequences.values() if not sequence.is_resident and not sequence.is_held]
         held = Counter(block for sequence in running for block in sequence.blocks)
         proofs = {
             "references are the residents' tables": all(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from evervox.core.errors import Refused
@@ -51,17 +52,19 @@ class NewSequence:
 class Sequence:
     """A live request. It is resident while it holds blocks, and waits otherwise.
 
-    `urgency` orders everything: (deadline, order of arrival). `serial` is never given out twice, whatever ids callers
-    choose, so that generated keys are private for good.
+    `urgency` orders everything: (deadline, order of arrival); a held one comes after all others. `serial` is never given
+    out twice, whatever ids callers choose, so that generated keys are private for good.
     """
 
     __slots__ = (
+        "_deadline",
         "adapter",
         "blocks",
         "chain",
         "computed",
         "generated",
         "has_audio",
+        "is_held",
         "is_live",
         "lane",
         "length",
@@ -71,7 +74,6 @@ class Sequence:
         "seq",
         "serial",
         "span",
-        "urgency",
     )
 
     def __init__(self, new: NewSequence, serial: int, chain: KeyChain, lane: str, deadline: float) -> None:
@@ -91,11 +93,16 @@ class Sequence:
         self.blocks: tuple[int, ...] = ()
         self.span: Span | None = None  # planned and not yet committed
         self.has_audio = False
-        self.urgency = (deadline, serial)
+        self.is_held = False
+        self._deadline = deadline
 
     @property
     def deadline(self) -> float:
-        return self.urgency[0]
+        return inf if self.is_held else self._deadline
+
+    @property
+    def urgency(self) -> tuple[float, int]:
+        return self.deadline, self.serial
 
     @property
     def is_resident(self) -> bool:
@@ -104,7 +111,7 @@ class Sequence:
     @property
     def is_decode(self) -> bool:
         """Whether all that it lacks for its next patch is the slot of its last one."""
-        return bool(self.blocks) and self.length - self.computed == 1
+        return bool(self.blocks) and self.length - self.computed == 1 and not self.is_held
 
     def findable(self, block_size: int) -> list[bytes]:
         """Keys of the blocks that it need not compute itself if they are held: never the one with its last slot."""
@@ -115,8 +122,8 @@ class Sequence:
         self.generated += 1
         self.length += 1
         if self.is_live:
-            dry = max(now, self.deadline) if self.has_audio else now
-            self.urgency = (dry + patch_seconds, self.serial)
+            dry = max(now, self._deadline) if self.has_audio else now
+            self._deadline = dry + patch_seconds
             self.has_audio = True
 
     def seal(self) -> None:
