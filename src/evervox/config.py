@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+from typing_extensions import Self
 
 from evervox.errors import ConfigError
 
 MIB = 1024 * 1024
 
 
-class Settings(BaseSettings):
+class _Settings(BaseSettings):
+    model_config = SettingsConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def read(cls, **given: Any) -> Self:
+        """Raises `ConfigError` naming the setting, its bound and the value."""
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            raise ConfigError("; ".join(_explain(detail) for detail in error.errors())) from None
+
+
+class Settings(_Settings):
     """What an engine is started with. Frozen; bytes are bytes, times are seconds."""
 
-    model_config = SettingsConfigDict(env_prefix="EVERVOX_", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix="EVERVOX_")
 
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = "auto"
@@ -45,13 +59,28 @@ class Settings(BaseSettings):
 
     runner: str = Field("evervox.runner.runner:create", pattern=r"^[\w.]+:\w+$", description="factory of the runner")
 
-    @classmethod
-    def read(cls, **given: Any) -> Settings:
-        """Raises `ConfigError` naming the setting, its bound and the value."""
-        try:
-            return cls(**given)
-        except ValidationError as error:
-            raise ConfigError("; ".join(_explain(detail) for detail in error.errors())) from None
+
+class ServerSettings(_Settings):
+    """What the HTTP server is started with. Frozen; bytes are bytes, times are seconds."""
+
+    model_config = SettingsConfigDict(env_prefix="EVERVOX_SERVER_")
+
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65_535, description="0 takes any free one")
+    max_open: int = Field(256, ge=1, le=100_000, description="speech requests open at once")
+    request_timeout: float = Field(300.0, gt=0, le=86_400, description="for one request, body and audio together")
+    drain_timeout: float = Field(30.0, ge=0, le=86_400, description="for open streams to finish after SIGTERM")
+    max_body_bytes: int = Field(48 * MIB, ge=1024, description="a request's body")
+    max_clip_bytes: int = Field(16 * MIB, ge=1024, description="a clip, decoded from base64 or uploaded")
+    encoder_threads: int = Field(2, ge=1, le=64)
+    voices: Path = Field(Path("~/.local/share/evervox/voices"), description="folder of stored voices")
+    max_voices: int = Field(1000, ge=0, le=1_000_000, description="stored voices of one tenant")
+    max_voice_bytes: int = Field(1024 * MIB, ge=0, description="bytes of one tenant's stored voices")
+    aliases: tuple[str, ...] = Field((), max_length=100, description="further names that `model` may be called by")
+    keys_file: Path | None = Field(None, description="lines of tenant:key")
+    keys: SecretStr | None = Field(None, description="tenant:key, separated by commas")
+    cors_origins: tuple[str, ...] = Field((), max_length=100, description="origins whose pages may use the server")
+    log_format: Literal["text", "json"] = "text"
 
 
 def _explain(detail: Any) -> str:
