@@ -48,7 +48,7 @@ ROOMS = {
     "kernels": Room(("torch", "triton"), ("evervox.layers",)),
     "runner": Room(
         ("torch", "numpy", "safetensors", "psutil"),
-        (*ARITHMETIC, "evervox.core.plan", "evervox.request", "evervox.conditioning.layout", "evervox.config"),
+        (*ARITHMETIC, "evervox.core.plan", "evervox.request", "evervox.conditioning.layout", "evervox.config", "evervox.ledger"),
     ),
     "audio": Room(("numpy", "av"), ("evervox.request",)),
     "engine": Room(None, ("evervox",), never=("torch", "triton", "fastapi", "starlette", "uvicorn", "evervox.server")),
@@ -73,7 +73,7 @@ ROOMS = {
     ),
     "errors": Room(()),
     "request": Room(("numpy",)),
-    "config": Room(("pydantic", "pydantic_settings")),
+    "config": Room(("pydantic", "pydantic_settings", "typing_extensions")),
     "ledger": Room(()),
 }
 TORCH_FREE = ("evervox", "evervox.server.app", "evervox.cli", "evervox.engine.client", "evervox.conditioning.prepare")

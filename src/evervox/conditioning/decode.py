@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 KNOWN = "wav, mp3, flac, ogg, m4a or webm"
+TAPS = 256
+"""Of the resampling filter, at the lower of the two rates."""
 MIN_RATE, MAX_RATE = 4_000, 384_000
 LOST_SHARE, LOST_SECONDS = 0.02, 0.1
 """A file may hold this much less than its header says (padding, rounding); beyond both it has been cut."""
@@ -118,16 +120,17 @@ def resample(samples: NDArray[np.float32], rate: int, target: int) -> NDArray[np
         return samples
     graph = Graph()
     source = graph.add("abuffer", f"sample_rate={rate}:sample_fmt=fltp:channel_layout=mono:time_base=1/{rate}")
-    convert = graph.add("aresample", f"{target}:filter_size=256:cutoff=0.985")
+    convert = graph.add("aresample", f"{target}:filter_size={TAPS}:cutoff=0.985")
     sink = graph.add("abuffersink")
     source.link_to(convert)
     convert.link_to(sink)
     graph.configure()
-    frame = av.AudioFrame.from_ndarray(samples[None], format="fltp", layout="mono")
+    longer = np.pad(samples, (0, 2 * TAPS * (1 + rate // target)))  # what is shorter than the filter would yield nothing
+    frame = av.AudioFrame.from_ndarray(longer[None], format="fltp", layout="mono")
     frame.sample_rate, frame.time_base, frame.pts = rate, Fraction(1, rate), 0
     source.push(frame)
     source.push(None)
-    return np.concatenate(list(_pull(sink)))
+    return np.concatenate(list(_pull(sink)))[: -(-len(samples) * target // rate)]
 
 
 def _pull(sink: av.filter.context.FilterContext) -> Iterator[NDArray[np.float32]]:
