@@ -77,7 +77,7 @@ class Engine:
     """Speech from one model. Made by `Engine.start`; belongs to the event loop that opened it.
 
     async with Engine.start() as engine:
-        async for chunk in engine.speak(SpeechRequest("Hello.")):
+        async for chunk in engine.speak(SpeechRequest(text="Hello.")):
             ...
     """
 

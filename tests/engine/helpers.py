@@ -1,0 +1,53 @@
+"""Reading streams."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from numpy.typing import NDArray
+
+    from evervox.engine.client import Engine
+    from evervox.request import AudioChunk, Finish
+
+LONG = "one two three four five six seven eight nine ten " * 4
+"""One piece, and some two hundred patches with `min_patches=400` in the tiny model's 512 slots."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    samples: NDArray[np.float32]
+    finish: Finish
+    num_chunks: int
+
+
+async def listen(stream: AsyncIterator[AudioChunk]) -> Heard:
+    """Read to the end; checks that the chunks follow each other without a gap and that only the last has a finish."""
+    chunks: list[AudioChunk] = []
+    async for chunk in stream:
+        assert chunk.start == sum(len(c.samples) for c in chunks)
+        assert not chunks or chunks[-1].finish is None
+        chunks.append(chunk)
+    finish = chunks[-1].finish
+    assert finish is not None
+    return Heard(np.concatenate([chunk.samples for chunk in chunks]), finish, len(chunks))
+
+
+async def drain(stream: AsyncIterator[AudioChunk]) -> None:
+    async for _ in stream:
+        pass
+
+
+async def settled(engine: Engine) -> None:
+    """Wait until nothing is open, here or in the worker."""
+    for _ in range(300):
+        if not any(line.size for line in engine.stats().ledger if line.name in ("jobs", "live sequences", "open requests")):
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(engine.stats())
