@@ -1,0 +1,84 @@
+"""Paged attention and the scatter against a dense float64 oracle, over random layouts full of poison."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from tests.kernels.layouts import Layout, Shape, build, random_layout, random_shape
+
+from evervox.kernels.kv_store import kv_store
+from evervox.kernels.paged_attention import paged_attention, supports, tiling
+
+DTYPES = (torch.float32, torch.float16)
+
+
+def run(layout: Layout) -> torch.Tensor:
+    """What a step does: store, then attend. Returns the largest error over the largest expected value."""
+    keys, values = layout.keys.clone(), layout.values.clone()
+    kv_store(layout.key, layout.value, keys, values, layout.metadata.slot_mapping)
+    torch.testing.assert_close(keys[1:], layout.stored_keys[1:], rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(values[1:], layout.stored_values[1:], rtol=0, atol=0, equal_nan=True)
+    out = paged_attention(layout.query, keys, values, layout.metadata)
+    assert out.dtype == layout.query.dtype
+    return (out.double() - layout.expected).abs().max() / layout.expected.abs().max()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_layouts(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(10):
+        shape = random_shape(rng, DTYPES, (16, 32))
+        layout = random_layout(rng, shape, decode=rng.random() < 0.5, max_spans=3, longest=33 if rng.random() < 0.7 else 70)
+        assert run(layout) < 1e-3, (shape, layout.metadata)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(16, 2, 64), (16, 2, 128), (12, 2, 128)])
+def test_the_real_heads(heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype) -> None:
+    rng, shape = random.Random(1), Shape(heads, kv_heads, head_dim, dtype)
+    assert run(build(rng, shape, [5, 1, 17], [0, 40, 16], decode=False, padding=3, idle=1)) < 1e-3
+    assert run(build(rng, shape, [1, 1], [15, 70], decode=True, padding=0, idle=1)) < 1e-3
+
+
+@pytest.mark.parametrize("context", [1, 127, 128, 129, 1049])
+def test_long_contexts_are_split(context: int) -> None:
+    rng, shape = random.Random(context), Shape(4, 2, 16, torch.float32)
+    layout = build(rng, shape, [1, 1], [context - 1, 1099], decode=True, padding=0, idle=1)
+    assert tiling(layout.query, layout.keys, layout.metadata).splits == 8
+    assert run(layout) < 1e-3
+
+
+def test_a_pool_slice_and_a_packed_projection_are_taken_as_they_are() -> None:
+    """Queries, keys and values of a fused projection are views with a longer stride."""
+    layout = build(random.Random(3), Shape(4, 2, 16, torch.float32), [5, 9], [0, 20], decode=False, padding=2, idle=0)
+    fused = torch.cat((layout.query, layout.key, layout.value), 1)
+    query, key, value = fused.split((4, 2, 2), 1)
+    keys, values = torch.stack((layout.keys, layout.values)).unbind(0)
+    kv_store(key, value, keys, values, layout.metadata.slot_mapping)
+    out = paged_attention(query, keys, values, layout.metadata)
+    torch.testing.assert_close(out.double(), layout.expected, rtol=1e-4, atol=1e-4)
+
+
+def test_launches_do_not_look_at_lengths() -> None:
+    """Equal shapes launch equal grids whatever the lengths say, so one recording serves them all."""
+    layout = build(random.Random(5), Shape(4, 2, 16, torch.float32), [1, 1], [3, 200], decode=True, padding=0, idle=0)
+    emptied = replace(layout.metadata, context_lens=torch.zeros_like(layout.metadata.context_lens))
+    assert tiling(layout.query, layout.keys, layout.metadata) == tiling(layout.query, layout.keys, emptied)
+    out = paged_attention(layout.query, layout.keys, layout.values, emptied)
+    assert torch.equal(out, torch.zeros_like(out))
+
+
+def test_what_has_no_kernel_is_refused() -> None:
+    layout = build(random.Random(4), Shape(2, 1, 16, torch.float32), [2], [0], decode=False, padding=0, idle=0)
+    assert not supports(torch.float64, 64)
+    assert not supports(torch.bfloat16, 96)
+    with pytest.raises(ValueError, match="float64"):
+        paged_attention(layout.query.double(), layout.keys, layout.values, layout.metadata)
+    with pytest.raises(ValueError, match="contiguous"):
+        paged_attention(layout.query, layout.keys.transpose(0, 1), layout.values, layout.metadata)
+    with pytest.raises(ValueError, match="contiguous"):
+        kv_store(layout.key, layout.value, layout.keys.transpose(0, 1), layout.values, layout.metadata.slot_mapping)
