@@ -1,0 +1,165 @@
+"""Voices on disk: one safetensors file each, in a folder per tenant. Only an index is held in memory; a voice is read when used.
+
+The name is the file's, so it is checked before it comes here; what is on disk is checked against its digest when read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+import time
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save
+
+from evervox.errors import Conflict, EngineFailure, NotFound, TooLarge
+from evervox.server.problems import Forbidden
+from evervox.server.schemas import NAME_PATTERN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+log = logging.getLogger("evervox.server")
+
+SHARED = "_shared"
+DEFAULT_VOICE = "default"
+SUFFIX = ".safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceEntry:
+    """A stored voice, without its clip. `digest` is of the clip, hexadecimal; `num_bytes` are on disk."""
+
+    tenant: str
+    name: str
+    digest: str
+    transcript: str | None
+    created: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVoice:
+    """A voice that has been read: the bytes of its clip, and what is said in it."""
+
+    clip: bytes
+    transcript: str | None
+
+
+class VoiceStore:
+    """At most `max_voices` files and `max_bytes` of them per tenant; a full store refuses. Every method blocks on the disk."""
+
+    def __init__(self, folder: Path, *, max_voices: int, max_bytes: int) -> None:
+        self.max_voices, self.max_bytes = max_voices, max_bytes
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._index: dict[tuple[str, str], VoiceEntry] = {(e.tenant, e.name): e for e in _scan(folder)}
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(entry.num_bytes for entry in list(self._index.values()))
+
+    def list(self, tenant: str) -> list[VoiceEntry]:
+        """The tenant's own and the shared ones, by name."""
+        with self._lock:
+            return sorted((e for e in self._index.values() if e.tenant in (tenant, "")), key=lambda e: (e.name, e.tenant))
+
+    def add(self, tenant: str, name: str, clip: bytes, transcript: str | None) -> VoiceEntry:
+        """Raises `Conflict` for a name that the tenant can see already, `TooLarge` when the tenant's share is full."""
+        digest = _digest(clip)
+        metadata = {"digest": digest, "created": str(int(time.time()))} | (
+            {} if transcript is None else {"transcript": transcript}
+        )
+        data = save({"clip": np.frombuffer(clip, np.uint8)}, metadata)
+        entry = VoiceEntry(tenant, name, digest, transcript, int(metadata["created"]), len(data))
+        with self._lock:
+            self._check_room(tenant, name, len(data))
+            self._index[tenant, name] = entry
+        try:
+            _write(self._path(tenant, name), data)
+        except BaseException:
+            self._index.pop((tenant, name), None)
+            raise
+        return entry
+
+    def load(self, tenant: str, name: str) -> StoredVoice:
+        """Raises `NotFound`; `EngineFailure` if the file is not what was stored."""
+        entry = self._find(tenant, name)
+        try:
+            clip = load_file(self._path(entry.tenant, name))["clip"].tobytes()
+        except FileNotFoundError:
+            raise NotFound(f"voice: the file of {name!r} has gone", field="voice") from None
+        except (SafetensorError, KeyError, OSError) as error:
+            raise EngineFailure(f"voice {name!r} cannot be read: {error}") from None
+        if _digest(clip) != entry.digest:
+            raise EngineFailure(f"voice {name!r} is damaged on disk; delete it and store it again")
+        return StoredVoice(clip, entry.transcript)
+
+    def delete(self, tenant: str, name: str) -> None:
+        """Raises `NotFound`, and `Forbidden` for a shared voice where the caller is a tenant."""
+        entry = self._find(tenant, name)
+        if entry.tenant != tenant:
+            raise Forbidden(f"voice: {name!r} is shared; a key may not delete it")
+        with self._lock:
+            self._path(tenant, name).unlink(missing_ok=True)
+            self._index.pop((tenant, name), None)
+
+    def _find(self, tenant: str, name: str) -> VoiceEntry:
+        with self._lock:
+            entry = self._index.get((tenant, name)) or self._index.get(("", name))
+        if entry is None:
+            raise NotFound(f"voice: there is none called {name!r}; GET /v1/voices lists them", field="voice")
+        return entry
+
+    def _check_room(self, tenant: str, name: str, num_bytes: int) -> None:
+        if name == DEFAULT_VOICE or (tenant, name) in self._index or ("", name) in self._index:
+            raise Conflict(f"name: there is a voice called {name!r} already", field="name")
+        own = [e.num_bytes for e in self._index.values() if e.tenant == tenant]
+        if len(own) >= self.max_voices:
+            raise TooLarge(f"name: {len(own)} voices are stored, the limit is {self.max_voices}; delete one first", field="name")
+        if sum(own) + num_bytes > self.max_bytes:
+            raise TooLarge(
+                f"clip: with it {sum(own) + num_bytes} bytes would be stored, the limit is {self.max_bytes}", field="clip"
+            )
+
+    def _path(self, tenant: str, name: str) -> Path:
+        return self._folder / (tenant or SHARED) / f"{name}{SUFFIX}"
+
+
+def _scan(folder: Path) -> Iterator[VoiceEntry]:
+    """What earlier runs left; a file that is not a voice is named in the log and left alone."""
+    for path in sorted(folder.glob(f"*/*{SUFFIX}")):
+        tenant = "" if path.parent.name == SHARED else path.parent.name
+        if not re.fullmatch(NAME_PATTERN, path.stem) or (tenant and not re.fullmatch(NAME_PATTERN, tenant)):
+            continue
+        try:
+            with safe_open(path, framework="numpy") as file:
+                meta = file.metadata() or {}
+            yield VoiceEntry(tenant, path.stem, meta["digest"], meta.get("transcript"), int(meta["created"]), path.stat().st_size)
+        except (SafetensorError, KeyError, ValueError, OSError) as error:
+            log.warning("%s is not a voice and is left out: %s", path, error)
+
+
+def _write(path: Path, data: bytes) -> None:
+    """All of it or nothing, whenever the power goes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".part")
+    with draft.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+
+
+def _digest(clip: bytes) -> str:
+    return blake2b(clip, digest_size=16).hexdigest()

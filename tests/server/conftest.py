@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from evervox.config import ServerSettings
+from evervox.server.app import create_app
+from evervox.server.requestlog import RequestLog, set_up_logging
+from evervox.server.serve import DrainingServer, listen
+from tests.server.fake import FakeEngine
+
+
+@dataclass
+class Running:
+    """A server of a fake engine in a thread of its own."""
+
+    url: str
+    engine: FakeEngine
+    server: DrainingServer
+    lines: list[str]
+
+    @property
+    def state(self) -> Any:
+        return self.server.config.app.state.evervox
+
+
+class Lines:
+    """A stream to log to."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def write(self, text: str) -> None:
+        if text.strip():
+            self.lines.append(text)
+
+    def flush(self) -> None:
+        return
+
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start servers; all are stopped in the end."""
+    started: list[tuple[DrainingServer, threading.Thread]] = []
+
+    def start(engine: FakeEngine | None = None, **settings: Any) -> Running:
+        engine = engine or FakeEngine()
+        given = ServerSettings.read(voices=tmp_path / "voices", port=0, **settings)
+        set_up_logging(given.log_format)
+        log = Lines()
+        listener = listen(given.host, 0, given.request_timeout)
+        up = threading.Event()
+        made: list[DrainingServer] = []
+
+        async def main() -> None:
+            app = create_app(engine, given, log=RequestLog(given.log_format, log))  # type: ignore[arg-type]
+            config = uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=2)
+            made.append(DrainingServer(config, app.state.evervox))
+            up.set()
+            await made[0].serve(sockets=[listener])
+
+        thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+        thread.start()
+        assert up.wait(10)
+        started.append((made[0], thread))
+        while not made[0].started and thread.is_alive():
+            threading.Event().wait(0.01)
+        return Running(f"http://127.0.0.1:{listener.getsockname()[1]}", engine, made[0], log.lines)
+
+    yield start
+    for server, thread in started:
+        server.should_exit = True
+        thread.join(10)
+
+
+@pytest.fixture
+def running(start: Start) -> Running:
+    return start()
