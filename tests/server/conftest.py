@@ -13,7 +13,7 @@ import uvicorn
 from evervox.config import ServerSettings
 from evervox.server.app import create_app
 from evervox.server.requestlog import RequestLog, set_up_logging
-from evervox.server.serve import DrainingServer, listen
+from evervox.server.host import DrainingServer, listen
 from tests.server.fake import FakeEngine
 
 
