@@ -158,9 +158,12 @@ def _vae_tensors(config: VoxConfig, generator: torch.Generator) -> dict[str, Ten
 
 
 def _random(name: str, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Values that keep activations near unit scale: norms near 1, Snake slopes positive, matrices by their fan-in."""
+    """Values that keep activations near unit scale: norms near 1, slopes positive, matrices by their fan-in, and residual
+    convolutions below 1 so that a deep VAE does not saturate."""
     noise = torch.randn(shape, generator=generator)
-    if name.endswith(("layernorm.weight", "norm.weight", "weight_g", "alpha", "scale_embed.weight")):
+    if name.endswith("weight_g"):
+        return 0.5 + 0.05 * noise.clamp(-3, 3)
+    if name.endswith(("layernorm.weight", "norm.weight", "alpha", "scale_embed.weight")):
         return 1 + 0.1 * noise.clamp(-3, 3)
     if name.endswith(("bias", "special_token")) or "embed" in name or len(shape) == 1:
         return 0.1 * noise

@@ -37,7 +37,8 @@ class Attention(nn.Module):
         q, k, v = heads.split((self.heads, self.kv_heads, self.kv_heads), dim=-2)
         if angles is not None:
             q, k = rotate(q, angles), rotate(k, angles)
-        return self.out(attend(self.layer, q, k, v).flatten(-2))
+        out: Tensor = self.out(attend(self.layer, q, k, v).flatten(-2))
+        return out
 
 
 def attend_within(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

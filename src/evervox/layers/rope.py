@@ -1,5 +1,7 @@
-"""Rotary positions with long-context factors (LongRoPE), as MiniCPM4 uses them. Float32 arithmetic in every dtype, like the reference:
-in float64 too it rounds what it rotates to float32, and only then computes in the table's dtype."""
+"""Rotary positions with long-context factors (LongRoPE), as MiniCPM4 uses them.
+
+Whatever the dtype, what is rotated is rounded to float32 first, like the reference; then the table's dtype decides.
+"""
 
 from __future__ import annotations
 

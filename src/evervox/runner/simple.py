@@ -143,5 +143,5 @@ def encode_samples(loaded: Loaded, samples: NDArray[np.float32]) -> NDArray[np.f
     """`[patches * encoder_samples_per_patch]` samples -> latents `[patches, patch_size, latent_dim]`."""
     audio = torch.from_numpy(samples).to(loaded.model.device, loaded.vae.dtype)
     frames = loaded.vae.encode(audio[None])[0]
-    latents: NDArray[np.floating[Any]] = frames.unflatten(0, (-1, loaded.config.patch_size)).cpu().numpy()
+    latents: NDArray[np.floating[Any]] = frames.view(-1, loaded.config.patch_size, loaded.config.latent_dim).cpu().numpy()
     return latents
