@@ -26,7 +26,7 @@ CLOCKS_AND_IO = [
     "pathlib",
     "uuid",
 ]
-MODEL_FACTS = ("evervox.models.voxcpm.config", "evervox.models.voxcpm.hub")
+MODEL_FACTS = tuple(f"evervox.models.voxcpm.{name}" for name in ("config", "hub", "describe"))
 """Of the models, what the torch-free rooms read: numbers of a checkpoint, and where it is."""
 
 
