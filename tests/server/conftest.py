@@ -3,18 +3,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
+from tests.server.fake import FakeEngine
 
 from evervox.config import ServerSettings
 from evervox.server.app import create_app
-from evervox.server.requestlog import RequestLog, set_up_logging
 from evervox.server.host import DrainingServer, listen
-from tests.server.fake import FakeEngine
+from evervox.server.requestlog import RequestLog, set_up_logging
 
 
 @dataclass
@@ -51,11 +52,29 @@ Start = Callable[..., Running]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Start servers; all are stopped in the end."""
+    with _starter(tmp_path) as starter:
+        yield starter
+
+
+@pytest.fixture(scope="module")
+def module_start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """The same, for servers that a whole module shares."""
+    with _starter(tmp_path_factory.mktemp("server")) as starter:
+        yield starter
+
+
+@pytest.fixture
+def running(start: Start) -> Running:
+    return start()
+
+
+@contextmanager
+def _starter(folder: Path) -> Iterator[Start]:
     started: list[tuple[DrainingServer, threading.Thread]] = []
 
     def start(engine: FakeEngine | None = None, **settings: Any) -> Running:
         engine = engine or FakeEngine()
-        given = ServerSettings.read(voices=tmp_path / "voices", port=0, **settings)
+        given = ServerSettings.read(**{"voices": folder / "voices", "port": 0, **settings})
         set_up_logging(given.log_format)
         log = Lines()
         listener = listen(given.host, 0, given.request_timeout)
@@ -77,12 +96,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
             threading.Event().wait(0.01)
         return Running(f"http://127.0.0.1:{listener.getsockname()[1]}", engine, made[0], log.lines)
 
-    yield start
-    for server, thread in started:
-        server.should_exit = True
-        thread.join(10)
-
-
-@pytest.fixture
-def running(start: Start) -> Running:
-    return start()
+    try:
+        yield start
+    finally:
+        for server, thread in started:
+            server.should_exit = True
+            thread.join(10)

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 
 from evervox.audio.encoders import MEDIA_TYPES
+from evervox.errors import NotFound
 from evervox.server.context import State, state_of, tenant_of
 from evervox.server.metrics import TEXT_FORMAT, counters
 from evervox.server.schemas import Alive, LedgerLine, ModelCard, ModelList, ProblemBody, Readiness, Stats
@@ -102,7 +103,7 @@ async def page() -> FileResponse:
 async def page_file(name: str) -> Response:
     """The page's two files, by name and no others."""
     if name not in PAGE_FILES:
-        return Response(status_code=404)
+        raise NotFound("path: there is nothing here")
     return FileResponse(STATIC / name, media_type=PAGE_FILES[name], headers={"Cache-Control": "no-cache"})
 
 

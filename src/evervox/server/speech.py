@@ -42,18 +42,19 @@ class SpeechResponse(Response):
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        state = self._state
-        with state.gate.enter():
+        with self._state.gate.enter():
             try:
-                order = await asyncio.wait_for(state.desk.take(self._request, self._tenant), state.settings.request_timeout)
-                take = Take(order, state, scope["evervox"])
-            except asyncio.TimeoutError:
-                raise DeadlineExceeded(f"body: not complete after {state.settings.request_timeout:g} seconds") from None
-            except EvervoxError as error:
-                raise on_the_wire(error) from None
+                order = await self._order()
             except ClientDisconnect:
                 return
-            await take.run(receive, send)
+            await Take(order, self._state, scope["evervox"]).run(receive, send)
+
+    async def _order(self) -> Order:
+        seconds = self._state.settings.request_timeout
+        try:
+            return await asyncio.wait_for(self._state.desk.take(self._request, self._tenant), seconds)
+        except asyncio.TimeoutError:
+            raise DeadlineExceeded(f"body: not complete after {seconds:g} seconds") from None
 
 
 class Take:
@@ -66,7 +67,10 @@ class Take:
         self._delivery: Delivery = EventDelivery() if order.is_sse else FileDelivery(order.fmt, rate)
         self._meter = Meter(state.metrics, order.fmt, order.speed, notes["started"])
         self._is_begun = False
-        self._stream: SpeechStream = state.engine.speak(order.request)
+        try:
+            self._stream: SpeechStream = state.engine.speak(order.request)
+        except EvervoxError as error:
+            raise on_the_wire(error) from None
 
     async def run(self, receive: Receive, send: Send) -> None:
         """Until the stream ends, the client leaves, or time is up: whichever comes first."""
