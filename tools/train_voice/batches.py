@@ -16,7 +16,7 @@ from .latents import PATCH, TAIL_PATCHES
 from .normalise import Scale
 from .tokenizer import AUDIO_START, REFERENCE_END, REFERENCE_START
 
-ROWS, SLOTS, PATCHES, CHOSEN = 4, 160, 448, 128  # CHOSEN: patches that the DiT learns from in one step
+ROWS, SLOTS, PATCHES, CHOSEN = 6, 160, 672, 192  # CHOSEN: patches that the DiT learns from in one step
 MAIN_REFERENCE_SHARE = 0.06
 LONGEST_REFERENCE = 25  # patches
 NOISE = 0.35

@@ -11,16 +11,16 @@ MUON_RATE, ADAM_RATE = 0.02, 2e-3
 WARM_UP, COOL_DOWN = 100, 0.3
 
 
-def orthogonalise(batch: Tensor, steps: int = 5) -> Tensor:
+def orthogonalise(batch: Tensor, steps: int = 4) -> Tensor:
     """Newton-Schulz: the nearest matrices with all singular values near one (Jordan et al., Muon, 2024). [n, rows, columns]."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = batch.bfloat16()
     tall = x.shape[1] > x.shape[2]
-    x = x.transpose(1, 2) if tall else x
+    x = x.transpose(1, 2).contiguous() if tall else x
     x = x / (x.float().norm(dim=(1, 2), keepdim=True).to(x.dtype) + 1e-7)
     for _ in range(steps):
         square = x @ x.transpose(1, 2)
-        x = a * x + (b * square + c * square @ square) @ x
+        x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
     return (x.transpose(1, 2) if tall else x).float()
 
 
