@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,9 +18,11 @@ from evervox.core.keys import clip_key, root_key, text_key
 from evervox.core.scheduler import NewSequence, Scheduler, SchedulerLimits
 from evervox.request import Sampling
 from evervox.runner.runner import PagedRunner
-from evervox.runner.simple import SimpleGenerator
+from evervox.runner.simple import Patch, SimpleGenerator
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from evervox.conditioning.layout import Prompt
     from evervox.runner.inputs import Emitted
 
@@ -31,7 +34,7 @@ def generator(kind: str) -> SimpleGenerator:
     return SimpleGenerator.load(make(kind, Path(mkdtemp(prefix="evervox-test-"))), dtype="float64", device="cpu")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     seq: int
     prompt: Prompt
@@ -125,14 +128,32 @@ def run(of: SimpleGenerator, runner: PagedRunner, scheduler: Scheduler, wanted: 
 
 
 def compare(of: SimpleGenerator, case: Case, heard: Heard) -> None:
-    patches = list(of.patches(of.inputs(case.prompt, case.sampling)))
-    assert len(heard.latents) == len(patches)
-    assert heard.reason == patches[-1].ended
-    alone = np.stack([p.latents.numpy() for p in patches])
-    np.testing.assert_allclose(np.stack(heard.latents), alone, rtol=0, atol=1e-6)
-    audio = np.concatenate([c.samples for c in of.stream(case.prompt, case.sampling)])
+    latents, audio, reason = alone(of, case)
+    assert len(heard.latents) == len(latents)
+    assert heard.reason == reason
+    np.testing.assert_allclose(np.stack(heard.latents), latents, rtol=0, atol=1e-6)
     np.testing.assert_allclose(np.concatenate(heard.samples), audio, rtol=0, atol=1e-6)
-    assert len(audio) == len(patches) * of.config.samples_per_patch
+    assert len(audio) == len(latents) * of.config.samples_per_patch
+
+
+@cache
+def alone(of: SimpleGenerator, case: Case) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], str | None]:
+    """Latents, audio and the reason to end, from the simple generator."""
+    patches: list[Patch] = []
+    with mock.patch.object(of, "patches", lambda inputs: recorded(SimpleGenerator.patches(of, inputs), patches)):
+        audio = np.concatenate([c.samples for c in of.stream(case.prompt, case.sampling)])
+    return np.stack([p.latents.numpy() for p in patches]), audio, patches[-1].ended
+
+
+def recorded(patches: Iterator[Patch], into: list[Patch]) -> Iterator[Patch]:
+    for patch in patches:
+        into.append(patch)
+        yield patch
+
+
+@cache
+def resumable(kind: str) -> list[Case]:
+    return cases(generator(kind), 4, np.random.default_rng(11))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -140,25 +161,22 @@ def compare(of: SimpleGenerator, case: Case, heard: Heard) -> None:
 def test_a_stream_resumed_elsewhere_goes_on_as_if_nothing_happened(kind: str, done: int) -> None:
     """What the first runner made is all that the second one is given."""
     of = generator(kind)
-    for case in cases(of, 4, np.random.default_rng(11)):
+    for case in resumable(kind):
         inputs = of.inputs(case.prompt, case.sampling)
-        patches = [p.latents.numpy() for p in of.patches(inputs)]
-        audio = np.concatenate([c.samples for c in of.stream(case.prompt, case.sampling)])
+        patches, audio, _ = alone(of, case)
         if len(patches) <= done:
             continue
         runner = PagedRunner(of.loaded, num_blocks=60, block_size=BLOCK, max_running=2)
         limits = SchedulerLimits(num_blocks=60, block_size=BLOCK, max_running=2, slots_per_step=8, patch_seconds=0.16)
         resumed = Case(case.seq, case.prompt, case.sampling)
         heard = resume(runner, Scheduler(limits, secret=b"s" * 32), resumed, inputs, patches[:done])
-        np.testing.assert_allclose(np.stack(heard.latents), np.stack(patches[done:]), rtol=0, atol=1e-6)
+        np.testing.assert_allclose(np.stack(heard.latents), patches[done:], rtol=0, atol=1e-6)
         np.testing.assert_allclose(np.concatenate(heard.samples), audio[done * of.config.samples_per_patch :], rtol=0, atol=1e-6)
 
 
-def resume(runner: PagedRunner, scheduler: Scheduler, case: Case, inputs: Any, done: list[np.ndarray[Any, Any]]) -> Heard:
-    from dataclasses import replace
-
+def resume(runner: PagedRunner, scheduler: Scheduler, case: Case, inputs: Any, done: np.ndarray[Any, Any]) -> Heard:
     heard = Heard()
-    runner.add(case.seq, replace(inputs, patches=np.stack(done)))
+    runner.add(case.seq, replace(inputs, patches=done))
     scheduler.submit(new_sequence(case, len(done)), 0.0)
     while not scheduler.is_idle:
         plan = scheduler.plan(0.0)

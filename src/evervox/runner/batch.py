@@ -107,7 +107,8 @@ def _source(resident: Resident, position: int) -> int | NDArray[np.floating[Any]
     """Where the patch of an audio slot is: in a row, if it is the last that was made, or here."""
     inputs, made = resident.inputs, position - resident.prompt_slots
     if made < 0:
-        return inputs.features[int(np.count_nonzero(inputs.is_audio[:position]))]
+        patch: NDArray[np.floating[Any]] = inputs.features[int(np.count_nonzero(inputs.is_audio[:position]))]
+        return patch
     return _row(resident) if made == len(resident.made) - 1 else resident.made[made]
 
 
@@ -142,7 +143,8 @@ def _noise(resident: Resident) -> NDArray[np.floating[Any]]:
     sampling = resident.inputs.sampling
     patch_size, latent_dim = resident.inputs.features.shape[1:]
     noise = patch_noise(sampling.seed, len(resident.made), patch_size, latent_dim)
-    return np.multiply(noise, sampling.temperature)
+    noise *= sampling.temperature
+    return noise
 
 
 def _row(resident: Resident) -> int:
