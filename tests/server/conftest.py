@@ -5,8 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import uvicorn
@@ -16,6 +15,9 @@ from evervox.config import ServerSettings
 from evervox.server.app import create_app
 from evervox.server.host import DrainingServer, listen
 from evervox.server.requestlog import RequestLog, set_up_logging
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @dataclass

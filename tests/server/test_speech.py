@@ -4,18 +4,20 @@ import base64
 import json
 import subprocess
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import numpy as np
 import pytest
 from openai import APIStatusError, OpenAI
-from tests.server.conftest import Running, Start
 from tests.server.fake import FakeEngine
 from tests.server.sound import decode, pitch
 
 from evervox import errors
 from evervox.audio.encoders import FORMATS, MEDIA_TYPES, AudioFormat
+
+if TYPE_CHECKING:
+    from tests.server.conftest import Running, Start
 
 WORDS = "one two three four five six seven"
 SECONDS = 7 * 0.16
@@ -182,14 +184,20 @@ def test_curl_streams_into_a_pipe(start: Start) -> None:
     assert len(rest) == round(SECONDS * 16000) * 2
 
 
+def read_all(response: httpx2.Response, into: list[str]) -> None:
+    into.extend(response.iter_text())
+
+
 def test_an_event_stream_says_what_failed_before_it_is_cut(start: Start) -> None:
     running = start(FakeEngine(fail_at=2))
-    text = ""
-    with httpx2.stream("POST", f"{running.url}/v1/audio/speech", json={"input": WORDS, "stream_format": "sse"}) as response:
-        with pytest.raises(httpx2.RemoteProtocolError):
-            for part in response.iter_text():
-                text += part
-    last = events(text)[-1]
+    body = {"input": WORDS, "stream_format": "sse"}
+    parts: list[str] = []
+    with (
+        httpx2.stream("POST", f"{running.url}/v1/audio/speech", json=body) as response,
+        pytest.raises(httpx2.RemoteProtocolError),
+    ):
+        read_all(response, parts)
+    last = events("".join(parts))[-1]
     assert (last["type"], last["error"]["code"], last["error"]["message"]) == ("error", "engine_failure", "the step failed")
 
 
