@@ -171,7 +171,7 @@ def test_a_failed_decode_leaves_the_tails() -> None:
     tails = vae.new_tails(2)
     vae.decode(latents_of(vae, 2, 3), tails)
     before = tails.state.clone()
-    vae.decoder.last.weight = torch.nn.Parameter(torch.empty(1, 1), requires_grad=False)
+    vae.decoder.last.linear = torch.nn.Linear(1, 1)
     for rows in (None, torch.tensor([1, 0])):
         with pytest.raises(RuntimeError):
             vae.decode(latents_of(vae, 2, 3), tails, rows)

@@ -52,6 +52,7 @@ class AudioVae(nn.Module):
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
         self.decoder_reach = _reach(config)
+        self.requires_grad_(False)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -56,22 +56,22 @@ class Streamed(nn.Module):
 
 
 class Dense(Streamed):
-    """A causal convolution over all channels. `weight` is `[outputs, kernel * inputs]`, oldest step first."""
+    """A causal convolution over all channels, as a product with `[outputs, kernel * inputs]`, oldest step first."""
 
     def __init__(
         self, inputs: int, outputs: int, kernel: int = 1, *, dilation: int = 1, stride: int = 1, context: int | None = None
     ) -> None:
         super().__init__(inputs, (kernel - 1) * dilation if context is None else context)
         self.kernel, self.dilation, self.stride = kernel, dilation, stride
-        self.weight = weight(outputs, kernel * inputs)
-        self.bias = weight(outputs)
+        self.linear = nn.Linear(kernel * inputs, outputs)
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
         x = carry.extend(x, self.context)
         if self.kernel > 1:
             windows = x.unfold(1, (self.kernel - 1) * self.dilation + 1, self.stride)[..., :: self.dilation]
             x = windows.transpose(2, 3).flatten(2)
-        return F.linear(x, self.weight, self.bias)
+        out: Tensor = self.linear(x)
+        return out
 
 
 class Depthwise(Streamed):

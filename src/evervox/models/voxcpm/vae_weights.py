@@ -154,7 +154,7 @@ def _units(reader: _Reader, sources: list[str], ours: str, width: int, depthwise
 def _dense(name: str, conv: Conv, slope: Tensor | None = None) -> dict[str, Tensor]:
     """`[outputs, inputs, kernel]` as the matrix of `Dense`, for inputs that carry `slope`."""
     weight = conv.weight if slope is None else conv.weight / slope[:, None]
-    return {f"{name}.weight": weight.transpose(1, 2).flatten(1).contiguous(), f"{name}.bias": conv.bias}
+    return {f"{name}.linear.weight": weight.transpose(1, 2).flatten(1).contiguous(), f"{name}.linear.bias": conv.bias}
 
 
 def _depthwise(name: str, conv: Conv, slope: Tensor | None = None) -> dict[str, Tensor]:
