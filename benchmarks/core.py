@@ -19,13 +19,15 @@ import tracemalloc
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from evervox.core.blocks import BlockPool
+from evervox.core.blocks import BlockPool, _FreeList
 from evervox.core.keys import KeyChain, clip_key, root_key, text_key
 from evervox.core.plan import Outcome
 from evervox.core.scheduler import NewSequence, Scheduler, SchedulerLimits
-from evervox.core.sequence import Sequence
+
+if TYPE_CHECKING:
+    from evervox.core.sequence import Sequence
 
 VOICES, LIVE, PATCHES = 200, 32, 100
 CLIP_SECONDS, TEXT, PATCHES_PER_SECOND = (5.0, 15.0), (20, 120), 6.25
@@ -41,7 +43,7 @@ class RemoveAtFree(BlockPool):
 
     def _retire(self, block: int) -> None:
         self._unmap(block)
-        self._free.push_back(block)
+        self._unproven.push_back(block)
 
 
 class PlainLru(BlockPool):
@@ -49,8 +51,11 @@ class PlainLru(BlockPool):
 
     __slots__ = ()
 
+    def _list_of(self, block: int) -> _FreeList:
+        return self._unproven
+
     def _retire(self, block: int) -> None:
-        self._free.push_back(block)
+        self._unproven.push_back(block)
 
 
 class SharesGenerated(Scheduler):
@@ -98,7 +103,9 @@ def first_starts(trace: Trace, rule: str, pool_requests: int) -> tuple[dict[int,
     """The slots that each request found in the cache when it was first admitted."""
     block_size, make_pool, make_scheduler = RULES[rule]
     num_blocks = pool_requests * -(-MEAN_SLOTS // 16) * 16 // block_size
-    limits = SchedulerLimits(num_blocks, LIVE, 512, 0.16, block_size=block_size)
+    limits = SchedulerLimits(
+        num_blocks=num_blocks, max_running=LIVE, slots_per_step=512, patch_seconds=0.16, block_size=block_size
+    )
     scheduler = make_scheduler(limits, b"secret", make_pool(num_blocks))
     starts: dict[int, int] = {}
     now, submitted = 0.0, 0
@@ -145,7 +152,8 @@ def hit_rates(count: int, seed: int) -> dict[str, Any]:
 
 def step_times(num_blocks: int, rows: int, steps: int, slots: int = 100) -> list[float]:
     """Seconds of `plan` + `commit` for steps in which every row decodes, in a pool whose blocks are all in the table."""
-    scheduler = Scheduler(SchedulerLimits(num_blocks, rows, 256, 0.16), b"secret")
+    limits = SchedulerLimits(num_blocks=num_blocks, max_running=rows, slots_per_step=256, patch_seconds=0.16)
+    scheduler = Scheduler(limits, b"secret")
     fill(scheduler.pool)
     for seq in range(rows):
         keys = [text_key(seq * 1000 + slot) for slot in range(slots)]

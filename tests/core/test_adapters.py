@@ -63,6 +63,6 @@ def test_random_use_keeps_the_books(seed: int) -> None:
             if residency.acquire(load) is not None:
                 held.append(load)
             assert (load in held) or not has_room
-        residency.check()
+        residency.check(held)
         assert set(held) <= residency.resident.keys()
         assert len(residency.resident) <= residency.max_resident

@@ -16,12 +16,14 @@ KEYS = [bytes([number]) * 16 for number in range(6)]
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """The model: tables as lists, a free order as a list, a mapping as a dict; every answer is predicted to the block."""
+    """The model: tables as lists, two free orders as lists, a mapping as a dict; every answer is predicted to the block."""
 
     @initialize(num_blocks=st.integers(1, 8))
     def start(self, num_blocks: int) -> None:
         self.pool = BlockPool(num_blocks)
-        self.order = list(range(num_blocks))
+        self.unproven = list(range(num_blocks))
+        self.proven: list[int] = []
+        self.hit: set[int] = set()
         self.keys: dict[int, bytes] = {}
         self.tables: list[tuple[int, ...]] = []
 
@@ -38,13 +40,15 @@ class PoolMachine(RuleBasedStateMachine):
                 break
             expected.append(owners[key])
         assert shared == expected
-        rest = [block for block in self.order if block not in shared]
+        rest = [block for block in self.unproven + self.proven if block not in shared]
         table = self.pool.acquire(shared, fresh)
         if len(rest) < fresh:
             assert table is None
             return
         assert table == (*shared, *rest[:fresh])
-        self.order = rest[fresh:]
+        self.hit = (self.hit | set(shared)) - set(rest[:fresh])
+        self.unproven = [block for block in self.unproven if block not in table]
+        self.proven = [block for block in self.proven if block not in table]
         for block in rest[:fresh]:
             self.keys.pop(block, None)
         self.tables.append(table)
@@ -56,8 +60,20 @@ class PoolMachine(RuleBasedStateMachine):
         self.pool.release(table)
         held = self.held()
         for block in reversed(table):
-            if not held[block] and block not in self.order:
-                self.order.insert(len(self.order) if block in self.keys else 0, block)
+            if not held[block] and block not in self.unproven + self.proven:
+                self.retire(block)
+
+    def retire(self, block: int) -> None:
+        if block not in self.keys:
+            self.unproven.insert(0, block)
+        elif block not in self.hit:
+            self.unproven.append(block)
+        else:
+            self.proven.append(block)
+        if len(self.proven) > self.pool.num_blocks // 2:
+            oldest = self.proven.pop(0)
+            self.hit.remove(oldest)
+            self.unproven.append(oldest)
 
     @precondition(lambda self: any(self.tables))
     @rule(data=st.data(), key=st.sampled_from(KEYS))
@@ -79,21 +95,24 @@ class PoolMachine(RuleBasedStateMachine):
         if block is None:
             return
         del self.keys[block]
-        if block in self.order:
-            self.order.remove(block)
-            self.order.insert(0, block)
+        self.hit.discard(block)
+        for order in (self.unproven, self.proven):
+            if block in order:
+                order.remove(block)
+                self.unproven.insert(0, block)
+                break
 
-    @precondition(lambda self: bool(self.order))
+    @precondition(lambda self: bool(self.unproven + self.proven))
     @rule(data=st.data())
     def double_release(self, data: st.DataObject) -> None:
         with pytest.raises(BrokenBooks):
-            self.pool.release([data.draw(st.sampled_from(self.order))])
+            self.pool.release([data.draw(st.sampled_from(self.unproven + self.proven))])
 
     @invariant()
     def books_agree(self) -> None:
         self.pool.check()
-        assert list(self.pool._free) == self.order
-        assert self.pool.num_free == len(self.order)
+        assert self.pool.free_order() == self.unproven + self.proven
+        assert self.pool.num_free == len(self.unproven + self.proven)
         assert self.pool.table_size == len(self.keys)
         assert all(self.pool.lookup(key) == block for block, key in self.keys.items())
         held = self.held()
@@ -126,10 +145,10 @@ def test_hits_are_charged_before_fresh_blocks_are_taken() -> None:
 def test_a_refused_acquire_holds_nothing_and_moves_nothing() -> None:
     pool = BlockPool(2)
     block = held_block(pool, KEYS[0])
-    before = list(pool._free)
+    before = pool.free_order()
     assert pool.acquire([block], 2) is None
     assert pool.refs(block) == 1
-    assert list(pool._free) == before
+    assert pool.free_order() == before
 
 
 def test_double_release_raises() -> None:
@@ -176,7 +195,7 @@ def test_free_order_is_never_hittable_then_least_recent_tail_before_head() -> No
     pool.release(old)
     pool.release(new)
     pool.release(blank)
-    assert list(pool._free) == [blank[0], blank[1], old[1], old[0], new[1], new[0]]
+    assert pool.free_order() == [blank[0], blank[1], old[1], old[0], new[1], new[0]]
 
 
 def test_a_hit_makes_a_block_recent() -> None:
@@ -187,6 +206,28 @@ def test_a_hit_makes_a_block_recent() -> None:
     assert pool.acquire([first], 0) == (first,)
     pool.release([first])
     assert pool.acquire((), 1) == (second,)
+
+
+def test_blocks_that_were_hit_outlive_those_that_never_were() -> None:
+    pool = BlockPool(4)
+    used = held_block(pool, KEYS[0])
+    pool.release([used])
+    assert pool.acquire([used], 0) == (used,)
+    pool.release([used])
+    never = [held_block(pool, KEYS[number]) for number in (1, 2, 3)]
+    pool.release(never)
+    assert pool.free_order() == [*reversed(never), used]
+
+
+def test_proven_blocks_are_at_most_half_and_the_oldest_start_again() -> None:
+    pool = BlockPool(4)
+    blocks = [held_block(pool, KEYS[number]) for number in range(4)]
+    assert pool.acquire(blocks, 0) is not None
+    for block in (*blocks, *blocks):
+        pool.release([block])
+    assert pool.free_order() == blocks
+    pool.check()
+    assert list(pool._proven) == blocks[2:]
 
 
 def test_check_names_what_does_not_hold() -> None:

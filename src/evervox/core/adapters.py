@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from evervox.core.errors import BrokenBooks
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from evervox.core.errors import BrokenBooks, require
 from evervox.core.plan import Placement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class AdapterResidency:
@@ -59,12 +65,15 @@ class AdapterResidency:
         self._slots.pop(load, None)
         return True
 
-    def check(self) -> None:
+    def check(self, users: Iterable[int]) -> None:
+        """Prove the books, given the load of each running sequence that has one; raises `BrokenBooks`."""
         slots = list(self._slots.values())
-        if not set(self._pins) <= set(self._slots) or any(pins < 1 for pins in self._pins.values()):
-            raise BrokenBooks(f"a pinned adapter is not resident: {self!r}")
-        if len(set(slots)) != len(slots) or not set(slots) <= set(range(self.max_resident)):
-            raise BrokenBooks(f"adapters share a slot or use one that is not there: {self!r}")
+        claims = {
+            "pins are the running sequences": self._pins == Counter(users),
+            "what is pinned is resident": self._pins.keys() <= self._slots.keys(),
+            "each load has a slot of its own": len(set(slots)) == len(slots) and set(slots) <= set(range(self.max_resident)),
+        }
+        require(claims, self)
 
     def __repr__(self) -> str:
         return f"AdapterResidency(max_resident={self.max_resident}, slots={self._slots}, pins={self._pins})"

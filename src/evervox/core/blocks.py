@@ -1,9 +1,10 @@
 """The block pool: who holds which block of KV memory, and which freed block can still serve a prefix.
 
-A block is free xor referenced. A freed block keeps its table entry until its memory is taken for something else. One
-list orders the free blocks, next to go first: blocks that nobody can ever hit at the front, then the rest, least
-recently released first. The table indexes by the first `index_bytes` of a key and a hit compares the whole key that
-the block stores, so a shorter index costs hits and never correctness.
+A block is free xor referenced. A freed block keeps its table entry until its memory is taken for something else. Next to
+go are the free blocks that nobody can ever hit, then those that were never hit since they were published, then those that
+were ("proven", at most half of the pool: the oldest beyond that start again as unproven). Within each the least recently
+released goes first, of one sequence its tail before its head. The table indexes by the first `index_bytes` of a key and a
+hit compares the whole key that the block stores, so a shorter index costs hits and never correctness.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from evervox.core.errors import BrokenBooks
+from evervox.core.errors import BrokenBooks, require
 from evervox.core.keys import DIGEST_BYTES
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class _FreeList:
 class BlockPool:
     """`num_blocks` blocks, their references, and the table from block key to the block that holds its KV."""
 
-    __slots__ = ("_free", "_index_bytes", "_keys", "_refs", "_table", "num_blocks")
+    __slots__ = ("_index_bytes", "_is_proven", "_keys", "_max_proven", "_proven", "_refs", "_table", "_unproven", "num_blocks")
 
     def __init__(self, num_blocks: int, index_bytes: int = DIGEST_BYTES) -> None:
         if num_blocks < 1:
@@ -75,13 +76,15 @@ class BlockPool:
         self._refs = [0] * num_blocks
         self._keys: list[bytes | None] = [None] * num_blocks
         self._table: dict[bytes, int] = {}
-        self._free = _FreeList(num_blocks)
+        self._is_proven = bytearray(num_blocks)  # of a free block: which of the two lists it is in
+        self._max_proven = num_blocks // 2
+        self._unproven, self._proven = _FreeList(num_blocks), _FreeList(num_blocks)
         for block in range(num_blocks):
-            self._free.push_back(block)
+            self._unproven.push_back(block)
 
     @property
     def num_free(self) -> int:
-        return len(self._free)
+        return len(self._unproven) + len(self._proven)
 
     @property
     def table_size(self) -> int:
@@ -89,6 +92,10 @@ class BlockPool:
 
     def refs(self, block: int) -> int:
         return self._refs[block]
+
+    def held(self) -> dict[int, int]:
+        """Every block that is referenced, with how often."""
+        return {block: refs for block, refs in enumerate(self._refs) if refs}
 
     def lookup(self, key: bytes) -> int | None:
         """The block that holds what `key` stands for, or None. Pins nothing and moves nothing in the free order."""
@@ -114,7 +121,7 @@ class BlockPool:
 
         The shared blocks are charged first, so a fresh block never takes the memory of a hit.
         """
-        if fresh > len(self._free) - self.num_idle(shared):
+        if fresh > self.num_free - self.num_idle(shared):
             return None
         for block in shared:
             self._pin(block)
@@ -124,11 +131,15 @@ class BlockPool:
         if self._keys[block] is None:
             raise BrokenBooks(f"block {block} carries no key and cannot be shared: {self!r}")
         if self._refs[block] == 0:
-            self._free.remove(block)
+            self._list_of(block).remove(block)
         self._refs[block] += 1
+        self._is_proven[block] = True
+
+    def _list_of(self, block: int) -> _FreeList:
+        return self._proven if self._is_proven[block] else self._unproven
 
     def _take(self) -> int:
-        block = self._free.pop_front()
+        block = (self._unproven if len(self._unproven) else self._proven).pop_front()
         self._unmap(block)
         self._refs[block] = 1
         return block
@@ -142,6 +153,7 @@ class BlockPool:
             raise BrokenBooks(f"block {block} carries {key.hex()} but the table points elsewhere: {self!r}")
         del self._table[index]
         self._keys[block] = None
+        self._is_proven[block] = False
 
     def release(self, blocks: Sequence[int]) -> None:
         """Let go of one sequence's block table, tail before head. Letting go of what nobody holds is a broken book."""
@@ -154,9 +166,13 @@ class BlockPool:
 
     def _retire(self, block: int) -> None:
         if self._keys[block] is None:
-            self._free.push_front(block)
-        else:
-            self._free.push_back(block)
+            self._unproven.push_front(block)
+            return
+        self._list_of(block).push_back(block)
+        if len(self._proven) > self._max_proven:
+            oldest = self._proven.pop_front()
+            self._is_proven[oldest] = False
+            self._unproven.push_back(oldest)
 
     def publish(self, block: int, key: bytes) -> bool:
         """Say that `block` now holds what `key` stands for. False where another block has the place: it keeps it."""
@@ -176,31 +192,34 @@ class BlockPool:
         block = self.lookup(key)
         if block is None:
             return
-        self._unmap(block)
         if self._refs[block] == 0:
-            self._free.remove(block)
-            self._free.push_front(block)
+            self._list_of(block).remove(block)
+            self._unproven.push_front(block)
+        self._unmap(block)
+
+    def free_order(self) -> list[int]:
+        """The free blocks, next to go first. O(free)."""
+        return [*self._unproven, *self._proven]
 
     def check(self) -> None:
         """Prove the books in O(num_blocks); raises `BrokenBooks`."""
-        free = list(self._free)
+        free = self.free_order()
         keyed = {block for block, key in enumerate(self._keys) if key is not None}
         is_keyed = [block in keyed for block in free]
-        proofs = {
+        claims = {
             "each block is free xor referenced": sorted(free) == [b for b, refs in enumerate(self._refs) if refs == 0],
-            "free + held = total": len(free) == len(self._free) and min(self._refs) >= 0,
+            "free + held = total": len(free) == self.num_free and min(self._refs) >= 0,
             "entries point at blocks that carry the key": all(
-                self._keys[block] is not None and (self._keys[block] or b"")[: self._index_bytes] == index
-                for index, block in self._table.items()
+                (self._keys[block] or b"")[: self._index_bytes] == index for index, block in self._table.items()
             ),
             "each key has its entry": keyed == set(self._table.values()) and len(keyed) == len(self._table),
             "the table is no larger than the pool": len(self._table) <= self.num_blocks,
             "never-hittable blocks go first": is_keyed == sorted(is_keyed),
+            "proven are those that were hit": [bool(self._is_proven[block]) for block in free]
+            == [False] * len(self._unproven) + [True] * len(self._proven),
+            "proven blocks are at most half": len(self._proven) <= self._max_proven,
         }
-        for claim, holds in proofs.items():
-            if not holds:
-                raise BrokenBooks(f"not so: {claim}: {self!r}")
+        require(claims, self)
 
     def __repr__(self) -> str:
-        held = {block: refs for block, refs in enumerate(self._refs) if refs}
-        return f"BlockPool({self.num_blocks} blocks, free {self.num_free}, table {self.table_size}, held {held})"
+        return f"BlockPool({self.num_blocks} blocks, free {self.num_free}, table {self.table_size}, held {self.held()})"

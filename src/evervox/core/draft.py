@@ -7,20 +7,37 @@ from typing import TYPE_CHECKING
 from evervox.core.plan import Placement, Span, StepPlan
 
 if TYPE_CHECKING:
+    from evervox.core.limits import SchedulerLimits
     from evervox.core.sequence import Sequence
 
 
 class Draft:
     """`order` is everybody who may take part, most urgent first; what is granted never gives way in the same plan.
 
-    `later_decodes` counts the residents still to come that need one slot: prefill leaves each of them its slot. `is_closed` stops admission, `adapters_closed` that of sequences with an adapter.
+    `later_decodes` counts the residents still to come that need one slot: prefill leaves each of them its slot.
+    `excess` is each tenant's residents beyond its share. `is_closed` stops admission, `adapters_closed` that of sequences
+    with an adapter.
     """
 
-    __slots__ = ("adapters_closed", "budget", "excess", "has_prefill", "is_closed", "later_decodes", "loads", "now", "order", "parked", "spans")
+    __slots__ = (
+        "adapters_closed",
+        "budget",
+        "excess",
+        "has_prefill",
+        "is_closed",
+        "later_decodes",
+        "limits",
+        "loads",
+        "now",
+        "order",
+        "parked",
+        "spans",
+    )
 
-    def __init__(self, now: float, budget: int, order: list[Sequence], excess: dict[str, int]) -> None:
+    def __init__(self, now: float, limits: SchedulerLimits, order: list[Sequence], excess: dict[str, int]) -> None:
         self.now = now
-        self.budget = budget
+        self.limits = limits
+        self.budget = limits.slots_per_step
         self.order = order
         self.excess = excess
         self.later_decodes = sum(1 for sequence in order if sequence.is_decode)
@@ -37,11 +54,11 @@ class Draft:
             return self.budget
         return max(self.budget - self.later_decodes, 0 if self.has_prefill else 1)
 
-    def grant(self, sequence: Sequence, room: int, block_size: int) -> None:
+    def grant(self, sequence: Sequence, room: int) -> None:
         """Give the sequence its next span, of at most `room` slots."""
         start = sequence.computed
         stop = min(sequence.length, start + room)
-        num_blocks = -(-stop // block_size)
+        num_blocks = self.limits.num_blocks_for(stop)
         blocks = sequence.blocks if num_blocks == len(sequence.blocks) else sequence.blocks[:num_blocks]
         span = Span(sequence.seq, start, stop, blocks, stop == sequence.length, sequence.adapter)
         sequence.span = self.spans[sequence.seq] = span

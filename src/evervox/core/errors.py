@@ -13,3 +13,10 @@ class Refused(ValueError):
 
 class BrokenBooks(RuntimeError):
     """An invariant of the core does not hold: a defect, never a load condition. The message prints the object."""
+
+
+def require(claims: dict[str, bool], book: object) -> None:
+    """Raise `BrokenBooks` with the first claim that does not hold, and the book itself."""
+    for claim, holds in claims.items():
+        if not holds:
+            raise BrokenBooks(f"not so: {claim}: {book!r}")

@@ -23,16 +23,17 @@ from typing import TYPE_CHECKING
 from evervox.core.adapters import AdapterResidency
 from evervox.core.blocks import BlockPool
 from evervox.core.draft import Draft
-from evervox.core.errors import BrokenBooks, Refused
+from evervox.core.errors import BrokenBooks, Refused, require
+from evervox.core.inflight import InFlight
 from evervox.core.keys import KeyChain
 from evervox.core.lanes import Lanes
 from evervox.core.limits import SchedulerLimits
 from evervox.core.plan import Ended, Outcome, Span, StepPlan
 from evervox.core.sequence import NewSequence, Sequence
+from evervox.core.victims import choose_victims
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from collections.abc import Sequence as Items
 
 __all__ = ["Ended", "NewSequence", "Refused", "Scheduler", "SchedulerLimits"]
 
@@ -57,7 +58,7 @@ class Scheduler:
         self._sequences: dict[int, Sequence] = {}
         self._running: dict[int, Sequence] = {}
         self._lanes = Lanes(limits.tenant_weights, limits.max_running)
-        self._computing: dict[bytes, int] = {}  # block key -> the resident that is about to publish it
+        self._inflight = InFlight()
         self._num_submitted = 0
         self._step = 0
         self._planned_at = 0.0
@@ -137,8 +138,7 @@ class Scheduler:
 
     def _vacate(self, sequence: Sequence) -> None:
         """A resident gives back all that it holds on the device."""
-        for key in sequence.chain.digests[: sequence.prompt_blocks]:
-            self._stop_computing(key, sequence)
+        self._inflight.end(sequence.chain.digests[: sequence.prompt_blocks], sequence.seq)
         if self.adapters is not None and sequence.adapter is not None:
             self.adapters.release(sequence.adapter)
         self.pool.release(sequence.blocks)
@@ -148,10 +148,6 @@ class Scheduler:
         self._lanes.leave(sequence.lane)
         del self._running[sequence.seq]
 
-    def _stop_computing(self, key: bytes, sequence: Sequence) -> None:
-        if self._computing.get(key) == sequence.seq:
-            del self._computing[key]
-
     # Planning
 
     def plan(self, now: float) -> StepPlan:
@@ -159,7 +155,7 @@ class Scheduler:
         self._step += 1
         self._planned_at = now
         order = sorted([*self._running.values(), *self._lanes.heads(_LOOK_AHEAD)], key=_URGENCY)
-        draft = Draft(now, self.limits.slots_per_step, order, self._lanes.excess())
+        draft = Draft(now, self.limits, order, self._lanes.excess())
         for sequence in order:
             if draft.budget == 0 or sequence.is_held:
                 break
@@ -167,7 +163,7 @@ class Scheduler:
             draft.later_decodes -= is_decode
             room = draft.room(is_decode)
             if room and self._is_ready(sequence, draft):
-                draft.grant(sequence, room, self.limits.block_size)
+                draft.grant(sequence, room)
                 draft.has_prefill |= not is_decode
         self.preemptions += len(draft.parked)
         return draft.finish(self._step)
@@ -215,11 +211,11 @@ class Scheduler:
         hits = self.pool.match(sequence.findable(self.limits.block_size))
         if self._waits_for_twin(sequence, len(hits), draft):
             return False
-        victims = self._victims(sequence, hits, draft)
+        victims = choose_victims(sequence, hits, self.num_running, self.pool, draft)
         if victims is None:
             # The rest is less urgent: rows that this one cannot have they cannot have either. Once it is late, blocks
             # are kept for it as well.
-            draft.is_closed = self._rows_are_full() or sequence.deadline <= draft.now
+            draft.is_closed = self.num_running >= self.limits.max_running or sequence.deadline <= draft.now
             return False
         for victim in victims:
             self._park(victim, draft)
@@ -239,8 +235,7 @@ class Scheduler:
         self._running[sequence.seq] = sequence
         self.hit_slots += len(hits) * size
         self.admitted_slots += sequence.length
-        for key in sequence.chain.digests[len(hits) : sequence.prompt_blocks]:
-            self._computing.setdefault(key, sequence.seq)
+        self._inflight.begin(sequence.chain.digests[len(hits) : sequence.prompt_blocks], sequence.seq)
         self._bring_in_adapter(sequence, draft)
 
     def _has_adapter_room(self, sequence: Sequence, draft: Draft) -> bool:
@@ -248,6 +243,9 @@ class Scheduler:
             return True
         if draft.adapters_closed:
             return False
+        for other in draft.less_urgent_residents(sequence):
+            if other.is_held and not self.adapters.has_room(sequence.adapter):
+                self._park(other, draft)
         if self.adapters.has_room(sequence.adapter):
             return True
         draft.adapters_closed = sequence.deadline <= draft.now
@@ -273,58 +271,16 @@ class Scheduler:
 
         Not where waiting would miss a deadline that computing would meet.
         """
-        keys = sequence.findable(self.limits.block_size)[num_hits:]
-        owners = [self._computing.get(key) for key in keys]
-        twin = None if not owners or owners[0] is None else draft.spans.get(owners[0])
+        owner, num_shared = self._inflight.leading_run(sequence.findable(self.limits.block_size)[num_hits:])
+        twin = None if owner is None else draft.spans.get(owner)
         if twin is None:
             return False
-        num_shared = next((place for place, owner in enumerate(owners) if owner != twin.seq), len(owners))
         shared_stop = (num_hits + num_shared) * self.limits.block_size
         steps = _ceil(shared_stop - twin.start, twin.stop - twin.start)
         steps += _ceil(sequence.length - shared_stop, self.limits.slots_per_step)
         alone = _ceil(sequence.length - num_hits * self.limits.block_size, draft.budget)
         in_time = [draft.now + count * self._step_seconds <= sequence.deadline for count in (steps, alone)]
         return in_time[0] or not in_time[1]
-
-    def _rows_are_full(self) -> bool:
-        return len(self._running) >= self.limits.max_running
-
-    def _victims(self, sequence: Sequence, hits: list[int], draft: Draft) -> list[Sequence] | None:
-        """Residents to park so that `sequence` finds a row and blocks; [] where it does so anyway, None where it cannot.
-
-        Besides its own blocks one stays free for each other resident to grow into.
-        """
-        fresh = self.limits.num_blocks_for(sequence.length) - len(hits)
-        free = self.pool.num_free - self.pool.num_idle(hits)
-        others = len(self._running)
-        if others < self.limits.max_running and free >= fresh + others:
-            return []
-        drops: Counter[int] = Counter(dict.fromkeys(hits, -1))  # a hit stays held by `sequence`
-        victims: list[Sequence] = []
-        for other in draft.less_urgent_residents(sequence):
-            if not self._yields(other, sequence, draft, victims):
-                continue
-            victims.append(other)
-            drops.update(other.blocks)
-            free += sum(1 for block in other.blocks if drops[block] == self.pool.refs(block))
-            others -= 1
-            if others < self.limits.max_running and free >= fresh + others:
-                return victims
-        return None
-
-    def _yields(self, other: Sequence, sequence: Sequence, draft: Draft, victims: list[Sequence]) -> bool:
-        """Whether resident `other` gives way to waiting `sequence`.
-
-        It does with time to spare, unless that would take a tenant below its share for one that has its own; and a
-        tenant above its share gives way to one below whatever the time.
-        """
-        mine = draft.excess[sequence.lane]
-        theirs = draft.excess[other.lane] - sum(1 for victim in victims if victim.lane == other.lane)
-        if mine < 0 < theirs:
-            return True
-        if mine >= 0 >= theirs and other.lane != sequence.lane:
-            return False
-        return other.deadline > max(sequence.deadline, draft.now) + self.limits.preempt_slack
 
     # After the step
 
@@ -365,7 +321,7 @@ class Scheduler:
         for place in range(span.start // size, min(span.stop // size, sequence.prompt_blocks)):
             key = sequence.chain.digests[place]
             self.pool.publish(sequence.blocks[place], key)
-            self._stop_computing(key, sequence)
+            self._inflight.end([key], sequence.seq)
 
     def _ended(self, sequence: Sequence, stop: bool) -> Ended | None:
         if not stop and sequence.generated < sequence.max_patches:
@@ -378,43 +334,29 @@ class Scheduler:
     def check(self) -> None:
         """Prove the books, the pool's included; raises `BrokenBooks`. O(blocks + sequences)."""
         self.pool.check()
-        running = list(self._running.values())
-        waiting = [sequence for sequence in self._sequences.values() if not sequence.is_resident and not sequence.is_held]
-        held = Counter(block for sequence in running for block in sequence.blocks)
-        proofs = {
-            "references are the residents' tables": all(
-                held[block] == self.pool.refs(block) for block in range(self.pool.num_blocks)
-            ),
+        running, size = list(self._running.values()), self.limits.block_size
+        others = [sequence for sequence in self._sequences.values() if not sequence.is_resident]
+        waiting = [sequence for sequence in others if not sequence.is_held]
+        tables = Counter(block for sequence in running for block in sequence.blocks)
+        claims = {
+            "references are the residents' tables": self.pool.held() == tables,
             "residents are bounded": len(running) <= self.limits.max_running,
-            "residents are those that hold blocks": [s for s in self._sequences.values() if s.is_resident]
-            == sorted(running, key=list(self._sequences.values()).index),
-            "who is not resident waits": all(s in self._lanes for s in waiting) and len(self._lanes) == len(waiting),
-            "the lanes' counts are right": Counter(s.lane for s in running) == Counter(self._lanes.residents()),
-            "what is being computed has a resident": set(self._computing.values()) <= self._running.keys(),
-            "blocks cover what is computed": all(
-                s.computed <= len(s.blocks) * self.limits.block_size and s.computed < s.length for s in running
+            "residents are those that hold blocks": len(running) + len(others) == len(self._sequences)
+            and all(sequence.is_resident for sequence in running),
+            "who is not resident waits": len(self._lanes) == len(waiting) and all(s in self._lanes for s in waiting),
+            "the lanes' counts are right": self._lanes.residents() == Counter(s.lane for s in running),
+            "what is in flight has a resident": self._inflight.owners() <= self._running.keys(),
+            "blocks cover what is computed": all(s.computed < s.length and s.computed <= len(s.blocks) * size for s in running),
+            "nobody writes into a shared block": all(
+                self.pool.refs(block) == 1 for s in running for block in s.blocks[s.computed // size :]
             ),
-            "nobody writes into a shared block": all(self._owns_its_next_slot(s) for s in running),
         }
-        for claim, holds in proofs.items():
-            if not holds:
-                raise BrokenBooks(f"not so: {claim}: {self!r}")
-        self._check_adapters(running)
-
-    def _owns_its_next_slot(self, sequence: Sequence) -> bool:
-        place = sequence.computed // self.limits.block_size
-        return all(self.pool.refs(block) == 1 for block in sequence.blocks[place:])
-
-    def _check_adapters(self, running: Items[Sequence]) -> None:
-        if self.adapters is None:
-            return
-        self.adapters.check()
-        used = {sequence.adapter for sequence in running} - {None}
-        if not used <= self.adapters.resident.keys():
-            raise BrokenBooks(f"adapters {used} are in use and not resident: {self.adapters!r}")
+        require(claims, self)
+        if self.adapters is not None:
+            self.adapters.check(s.adapter for s in running if s.adapter is not None)
 
     def __repr__(self) -> str:
-        return f"Scheduler(step {self._step}, {list(self._sequences.values())}, computing {len(self._computing)}, {self.pool!r})"
+        return f"Scheduler(step {self._step}, {list(self._sequences.values())}, in flight {len(self._inflight)}, {self.pool!r})"
 
 
 def _ceil(amount: int, unit: int) -> int:
