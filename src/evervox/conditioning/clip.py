@@ -84,7 +84,6 @@ class ClipLoader:
         per_patch = self.config.encoder_samples_per_patch
         missing = -len(samples) % per_patch
         padded = np.pad(samples, (missing, 0) if side == "left" else (0, missing))
-        padded.setflags(write=False)
         return PromptClip(
             digest=digest_of(b"samples %d" % self.config.vae.encoder_sample_rate, padded),
             num_patches=len(padded) // per_patch,
