@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from evervox.errors import ConfigError
+from evervox.layers.packed import pack
 from evervox.models.voxcpm.config import VoxConfig
 from evervox.models.voxcpm.weights import load_model, load_vae
 
@@ -36,12 +37,11 @@ def load(folder: Path, *, dtype: str = "auto", device: str = "auto") -> Loaded:
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where)
     vae_dtype = torch.float64 if kind is torch.float64 else torch.float32
-    return Loaded(
-        folder=folder,
-        config=config,
-        model=load_model(folder, config, dtype=kind, device=where),
-        vae=load_vae(folder, config, device=where, dtype=vae_dtype),
-    )
+    model = load_model(folder, config, dtype=kind, device=where)
+    pack(model)
+    vae = load_vae(folder, config, device=where, dtype=vae_dtype)
+    pack(vae)
+    return Loaded(folder, config, model, vae)
 
 
 def resolve_device(device: str) -> torch.device:

@@ -58,11 +58,11 @@ class VoxModel(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.stop_head.weight.dtype
+        return self.embed_tokens.weight.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.stop_head.weight.device
+        return self.embed_tokens.weight.device
 
     def embed_text(self, tokens: Tensor) -> Tensor:
         """int64 `[N]` -> `[N, hidden]`."""
