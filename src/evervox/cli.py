@@ -17,6 +17,7 @@ from evervox.audio.encoders import FORMATS, AudioFormat, make_encoder
 from evervox.audio.pcm import wav_header
 from evervox.errors import BadRequest, CheckpointError, ConfigError, EvervoxError
 from evervox.request import SpeechRequest
+from evervox.server.serve import serve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -139,6 +140,9 @@ def inspect(
     lines = describe(folder)
     width = max(len(name) for name, _ in lines)
     print("\n".join(f"{name:<{width}}  {value}" for name, value in lines))
+
+
+app.command()(serve)
 
 
 def _format(given: str | None, output: str | None) -> AudioFormat:

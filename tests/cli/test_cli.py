@@ -1,71 +1,16 @@
 """The command as people run it, on a tiny random checkpoint: in its own process where streams matter, else by its `main`."""
 
-import io
-import os
 import re
 import subprocess
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.cli.running import COMMAND, Here, Ran, run
 from tests.conditioning.audio_made import encode, tone
-from tools.make_checkpoint import make
 
 from evervox import __version__
-from evervox.cli import main
 from evervox.conditioning.decode import decode
-
-COMMAND = Path(sys.executable).with_name("evervox")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make("voxcpm2", tmp_path_factory.mktemp("checkpoint") / "tiny")
-
-
-@pytest.fixture(scope="module")
-def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make("voxcpm", tmp_path_factory.mktemp("checkpoint") / "older")
-
-
-@dataclass(frozen=True)
-class Ran:
-    returncode: int
-    stdout: bytes
-    stderr: str
-
-
-def run(*arguments: object, stdin: bytes = b"") -> Ran:
-    """In a process of its own."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
-    command = [str(COMMAND), *map(str, arguments)]
-    ran = subprocess.run(command, input=stdin, capture_output=True, env=environment, check=False, timeout=100)
-    return Ran(ran.returncode, ran.stdout, ran.stderr.decode())
-
-
-class Here:
-    """In this process, which has torch loaded after the first run; in an empty folder."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
-        self._monkeypatch, self._captured = monkeypatch, capfdbinary
-
-    def __call__(self, *arguments: object, stdin: str = "") -> Ran:
-        self._monkeypatch.setattr(sys, "argv", ["evervox", *map(str, arguments)])
-        self._monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, error = self._captured.readouterr()
-        return Ran(int(ended.value.code or 0), out, error.decode())
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Here:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.chdir(tmp_path)
-    return Here(monkeypatch, capfdbinary)
 
 
 def decoded(data: bytes) -> tuple[np.ndarray, int]:
