@@ -481,3 +481,15 @@ def test_adapters_are_refused_where_there_is_no_slot() -> None:
     with pytest.raises(Refused) as refused:
         Harness(max_adapters=0).submit(1, "a", adapter=3)
     assert refused.value.limit == "max_adapters"
+
+
+def test_a_held_resident_does_not_keep_an_adapter_from_others() -> None:
+    harness = Harness(max_adapters=1)
+    harness.submit(1, "a", patches=5, adapter=1)
+    harness.step()
+    harness.scheduler.hold(1, True)
+    harness.submit(2, "b", patches=2, adapter=2)
+    assert [span.seq for span in harness.step().spans] == [2]
+    harness.scheduler.hold(1, False)
+    harness.drain()
+    assert harness.patches(1) == 5
