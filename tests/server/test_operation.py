@@ -124,9 +124,7 @@ def lines(running: Running, number: int) -> list[str]:
     return running.lines
 
 
-SPOKEN = (
-    r"\d\d:\d\d:\d\d POST   /v1/audio/speech 200 \d+ ms opus 0.64 s of audio, first after \d+ ms, rtf \d.\d\d, stop \[\w+\]"
-)
+SPOKEN = r"\d\d:\d\d:\d\d POST   /v1/audio/speech 200 \d+ ms opus 0.64 s of audio, first after \d+ ms, rtf \d.\d\d, stop \[\w+\]"
 
 
 def test_a_line_per_request_for_a_person(running: Running) -> None:

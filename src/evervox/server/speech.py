@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from evervox.server.orders import Order
 
 LAST_WORD = 1.0
+PAUSE = 0.1
+"""Before the cut: a browser throws away what it has not read by then, the error event too."""
 log = logging.getLogger("evervox.server")
 
 
@@ -144,6 +146,7 @@ class Take:
             message = {"type": "http.response.body", "body": last, "more_body": True}
             with suppress(OSError, asyncio.TimeoutError):  # a client that reads nothing gets no last word
                 await asyncio.wait_for(send(message), LAST_WORD)
+                await asyncio.sleep(PAUSE)
 
     def _headers(self) -> list[tuple[bytes, bytes]]:
         headers = {
