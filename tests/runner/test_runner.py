@@ -193,7 +193,7 @@ def test_a_step_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     wanted = cases(of, 3, np.random.default_rng(5))
     runner = PagedRunner(of.loaded, num_blocks=200, block_size=BLOCK, max_running=3)
     fail_once(monkeypatch, of.model, "language", at=3)
-    fail_once(monkeypatch, of.model, "next_patch", at=4)
+    fail_once(monkeypatch, of.model, "condition", at=4)
     fail_once(monkeypatch, of.vae, "decode", at=6)
     step = runner.step
 

@@ -42,16 +42,18 @@ class Resident:
         context = features[len(features) - self.inputs.context_patches :]
         return np.concatenate([context, *(p[None] for p in self.made[-patches:])])[-patches:]
 
-    def previous(self) -> NDArray[np.floating[Any]]:
-        """The patch `[patch_size, latent_dim]` that conditions the next one: zeros unless the last slot is audio."""
+    def previous(self) -> NDArray[np.floating[Any]] | None:
+        """The patch `[patch_size, latent_dim]` that conditions the next one; None is zeros, unless the last slot is audio."""
         if self.made:
             return self.made[-1]
-        features = self.inputs.features
-        return features[-1] if self.inputs.is_audio[-1] else np.zeros(features.shape[1:], features.dtype)
+        return self.inputs.features[-1] if self.inputs.is_audio[-1] else None
 
 
 class Rows:
-    """A fixed number of rows on the device. A sequence is seated when its first span comes, and stands up when parked or done."""
+    """A fixed number of rows on the device. A sequence is seated when its first span comes, and stands up when parked or done.
+
+    `last` `[count + 1, patch_size, latent_dim]` and `tails` have one row more, which belongs to padding.
+    """
 
     def __init__(self, loaded: Loaded, count: int) -> None:
         config, model, vae = loaded.config, loaded.model, loaded.vae
@@ -59,8 +61,8 @@ class Rows:
         self._reach = -(-vae.decoder_reach // config.patch_size)
         self._free = list(range(count))[::-1]
         self.count = count
-        self.last = torch.zeros(count, config.patch_size, config.latent_dim, device=model.device, dtype=model.dtype)
-        self.tails = vae.new_tails(count)
+        self.last = torch.zeros(count + 1, config.patch_size, config.latent_dim, device=model.device, dtype=model.dtype)
+        self.tails = vae.new_tails(count + 1)
 
     @property
     def num_taken(self) -> int:
@@ -75,7 +77,8 @@ class Rows:
         if resident.row is None:
             row = self._free.pop()
             try:
-                self.last[row] = torch.from_numpy(resident.previous())
+                previous = resident.previous()
+                self.last[row] = 0 if previous is None else torch.from_numpy(previous)
                 self._rebuild(row, resident)
             except BaseException:
                 self._free.append(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,25 +12,45 @@ import torch
 from evervox.core.plan import Outcome
 from evervox.layers.paged import PagedCache, SdpaAttend
 from evervox.runner import memory
-from evervox.runner.batch import Emission, Member, Packed, emission, pack
+from evervox.runner.batch import emission, pack
+from evervox.runner.execute import Executor
+from evervox.runner.graphs import GraphSet
 from evervox.runner.inputs import Emitted, Inputs, StepResult
 from evervox.runner.load import Loaded, load
 from evervox.runner.rows import Resident, Rows
 from evervox.runner.simple import encode_samples
+from evervox.runner.stages import Stages
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
-    from torch import Tensor
 
     from evervox.config import Settings
     from evervox.core.plan import StepPlan
+    from evervox.layers.attention_metadata import AttentionMetadata
     from evervox.ledger import Ledger
+    from evervox.runner.batch import Emission
+    from evervox.runner.graphs import Key, Recorder
+    from evervox.runner.stages import StepAttend
 
 
 class PagedRunner:
     """Implements `runner.inputs.Runner`. Owns the cache, the rows and what it knows of each sequence."""
 
-    def __init__(self, loaded: Loaded, *, num_blocks: int, block_size: int, max_running: int) -> None:
+    def __init__(
+        self,
+        loaded: Loaded,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_running: int,
+        max_slots: int = 1024,
+        attend: Callable[[AttentionMetadata], StepAttend] | None = None,
+        recorder: Recorder | None = None,
+        graph_memory: int | None = None,
+    ) -> None:
+        """`max_slots` of one step. `attend` None is the plain attention, which cannot be recorded. `record` uses `recorder`."""
         self.loaded, self.config, self.model, self.vae = loaded, loaded.config, loaded.model, loaded.vae
         self.num_blocks, self.block_size = num_blocks, block_size
         where, dtype = self.model.device, self.model.dtype
@@ -38,7 +59,18 @@ class PagedRunner:
             PagedCache.empty(stack, num_blocks + 1, block_size, device=where, dtype=dtype)
             for stack in (self.config.lm, self.config.residual)
         ]
+        longest = min(num_blocks, -(-self.config.max_length // block_size))
+        plain = partial(SdpaAttend, block_size=block_size)
+        slots = max(max_slots, max_running)
+        self.stages = Stages(loaded, self.caches, self.rows, attend or plain, max_slots=slots, blocks=longest)
+        self.graphs = GraphSet(self.stages.list(record_language=attend is not None), recorder, memory_limit=graph_memory)
+        self._execute = Executor(self.stages, self.graphs)
         self._residents: dict[int, Resident] = {}
+
+    @torch.inference_mode()
+    def record(self, progress: Callable[[int, int, Key, int], None] | None = None) -> None:
+        """Record every shape, over padding alone. Once, before the first step."""
+        self.graphs.record(progress)
 
     @property
     def patch_shape(self) -> tuple[int, int]:
@@ -52,6 +84,9 @@ class PagedRunner:
         ledger.register("sequences in the runner", self._residents, limit=None, owner="runner")
         ledger.register("kv cache", lambda: cache, limit=cache, owner="runner", unit="bytes")
         ledger.register("row memory", lambda: held, limit=held, owner="runner", unit="bytes")
+        buffers = self.stages.num_bytes
+        ledger.register("step buffers", lambda: buffers, limit=buffers, owner="runner", unit="bytes")
+        self.graphs.register(ledger)
 
     def add(self, seq: int, inputs: Inputs) -> None:
         """Host memory only."""
@@ -78,54 +113,37 @@ class PagedRunner:
         members = [(span, self._residents[span.seq]) for span in plan.spans]
         for _, resident in members:
             self.rows.seat(resident)
-        hidden, residual = self._language(pack(members, self.block_size, self.model.dtype, self.model.device))
-        made = emission(members, self.model.dtype, self.model.device)
+        made = emission(members)
+        self._execute.language(pack(members, self.block_size), np.zeros(0, np.int64) if made is None else made.picks)
         if made is None:
             return StepResult(tuple(Outcome(span.seq) for span, _ in members), ())
-        return self._emit(members, made, hidden[made.slots], residual[made.slots])
+        emitted, stops = self._emit(made)
+        return StepResult(tuple(Outcome(span.seq, span.seq in stops) for span, _ in members), emitted)
 
-    def _language(self, packed: Packed) -> tuple[Tensor, Tensor]:
-        """Hidden states `[N, hidden]` of the LM and the residual LM."""
-        x = self.model.embed_text(packed.tokens)
-        patches = torch.cat((packed.host_patches, self.rows.last[packed.rows]))
-        if len(patches):
-            x[torch.cat((packed.host_slots, packed.row_slots))] = self.model.embed_patches(patches)
-        attend = SdpaAttend(packed.metadata, self.block_size)
-        lm, residual = (attend.over(cache) for cache in self.caches)
-        return self.model.language(x, packed.is_audio, packed.positions, lm, residual)
-
-    def _emit(self, members: list[Member], made: Emission, hidden: Tensor, residual: Tensor) -> StepResult:
-        mu = self.model.condition(hidden, residual)
-        latents = self.model.next_patch(mu, self.rows.last[made.rows], made.noise, made.steps, made.cfg)
-        if not bool(torch.isfinite(latents).all()):
-            raise FloatingPointError("the solver made a patch that is not finite")
-        stops = (self.model.stop_logits(hidden).argmax(-1) == 1).tolist()
-        audio = self.vae.decode(latents.to(self.vae.dtype), self.rows.tails, made.rows)
-        self.rows.last[made.rows] = latents
-        emitted = [
-            _own(member, patch, samples)
-            for member, patch, samples in zip(made.members, to_host(latents), to_host(audio), strict=False)
-        ]
-        stopped = {
-            span.seq
-            for (span, resident), stop in zip(made.members, stops, strict=True)
-            if stop and len(resident.made) > resident.inputs.sampling.min_patches
-        }
-        for (_, resident), patch in zip(made.members, emitted, strict=True):
+    def _emit(self, made: Emission) -> tuple[tuple[Emitted, ...], set[int]]:
+        """Every emitting sequence's patch, and which of them stop. If this raises, rows are made again from the patches."""
+        try:
+            results = self._execute.emit(made)
+            if not results[:, -1].all():
+                raise FloatingPointError("the solver made a patch that is not finite")
+        except BaseException:
+            for _, resident in made.members:
+                self.rows.leave(resident)
+            raise
+        stops = set()
+        emitted = []
+        for (span, resident), numbers in zip(made.members, results, strict=True):
+            patch = self._own(span.seq, numbers)
+            if numbers[-2] and len(resident.made) > resident.inputs.sampling.min_patches:
+                stops.add(span.seq)
             resident.made.append(patch.latents)
-        return StepResult(tuple(Outcome(span.seq, span.seq in stopped) for span, _ in members), tuple(emitted))
+            emitted.append(patch)
+        return tuple(emitted), stops
 
-
-def to_host(tensor: Tensor) -> NDArray[np.floating[Any]]:
-    """float32, or float64 where the tensor is."""
-    wide = tensor if tensor.dtype is torch.float64 else tensor.float()
-    array: NDArray[np.floating[Any]] = wide.cpu().numpy()
-    return array
-
-
-def _own(member: Member, latents: NDArray[np.floating[Any]], samples: NDArray[np.floating[Any]]) -> Emitted:
-    """Copies: a view of the batch would keep the whole batch alive."""
-    return Emitted(member[0].seq, latents.copy(), samples.astype(np.float32, copy=True))
+    def _own(self, seq: int, numbers: NDArray[np.floating[Any]]) -> Emitted:
+        """Copies: the next step overwrites what came back."""
+        samples = self.config.samples_per_patch
+        return Emitted(seq, numbers[samples:-2].reshape(self.patch_shape).copy(), numbers[:samples].astype(np.float32, copy=True))
 
 
 def create(folder: str | Path, settings: Settings) -> PagedRunner:

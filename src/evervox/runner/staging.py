@@ -1,0 +1,118 @@
+"""What a step sends to the device and brings back: one buffer each way, at addresses that never change."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+ALIGNMENT = 256  # bytes: what kernels assume of a tensor's start
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One named input: its largest shape, of which the first axis is padded with `padding`."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    padding: int = 0
+
+    @property
+    def num_bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class Staging:
+    """Named inputs side by side in one buffer, pinned on the host and again on the device.
+
+    `write` fills the host's side; `send` moves everything up to the last field written in one copy, so what is rarely written
+    belongs at the end. On a CPU both sides are the same memory. A tensor `staging[name]` keeps its address for ever.
+    """
+
+    def __init__(self, fields: Mapping[str, Field], device: torch.device) -> None:
+        self._fields = dict(fields)
+        self._ends: dict[str, int] = {}
+        size = 0
+        for name, field in self._fields.items():
+            size = -(-size // ALIGNMENT) * ALIGNMENT + field.num_bytes
+            self._ends[name] = size
+        on_gpu = device.type == "cuda"
+        self._host = torch.zeros(size, dtype=torch.uint8, pin_memory=on_gpu)
+        self._device = torch.zeros(size, dtype=torch.uint8, device=device) if on_gpu else self._host
+        self._sent = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+        self._written = 0
+        self._sides = [self._views(buffer) for buffer in (self._host, self._device)]
+        for name, field in self._fields.items():
+            self._sides[0][name].fill_(field.padding)
+        self._device.copy_(self._host)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The device's tensor, at its largest shape."""
+        return self._sides[1][name]
+
+    @property
+    def num_bytes(self) -> int:
+        return self._device.nbytes
+
+    def write(self, name: str, values: NDArray[np.generic[Any]], size: int) -> None:
+        """Put `values` at the front of the field, and padding after them up to `size`. Narrower rows are filled with padding."""
+        self._wait()
+        field, side = self._fields[name], self._sides[0][name]
+        if not len(values) <= size <= len(side):
+            raise ValueError(f"{name}: {len(values)} values, padded to {size}, do not fit into {len(side)}")
+        source = torch.from_numpy(values)
+        target = side[: len(source)]
+        if source.ndim > 1 and source.shape[1] < side.shape[1]:
+            target[:, source.shape[1] :].fill_(field.padding)
+            target = target[:, : source.shape[1]]
+        target.copy_(source)
+        side[len(source) : size].fill_(field.padding)
+        self._written = max(self._written, self._ends[name])
+
+    def send(self) -> None:
+        """Start the copy; it is ordered before whatever is launched next."""
+        if self._sent is not None:
+            self._device[: self._written].copy_(self._host[: self._written], non_blocking=True)
+            self._sent.record()
+        self._written = 0
+
+    def _wait(self) -> None:
+        """The host's side may be written again once the last copy has read it."""
+        if self._sent is not None and not self._written:
+            self._sent.synchronize()
+
+    def _views(self, buffer: Tensor) -> dict[str, Tensor]:
+        return {
+            name: buffer[self._ends[name] - field.num_bytes : self._ends[name]].view(field.dtype).view(field.shape)
+            for name, field in self._fields.items()
+        }
+
+
+class Readback:
+    """`[rows, width]` numbers that a step brings back in one copy."""
+
+    def __init__(self, rows: int, width: int, device: torch.device, dtype: torch.dtype) -> None:
+        self.device = torch.zeros(rows, width, device=device, dtype=dtype)
+        pinned = device.type == "cuda"
+        self._host = torch.zeros(rows, width, dtype=dtype, pin_memory=True) if pinned else self.device
+
+    @property
+    def num_bytes(self) -> int:
+        return self.device.nbytes
+
+    def fetch(self, rows: int) -> NDArray[np.floating[Any]]:
+        """Wait for the device, then view the first `rows`. What is kept of them must be copied: the next step overwrites them."""
+        if self._host is not self.device:
+            self._host[:rows].copy_(self.device[:rows], non_blocking=True)
+            torch.cuda.current_stream(self.device.device).synchronize()
+        array: NDArray[np.floating[Any]] = self._host[:rows].numpy()
+        return array
