@@ -2,7 +2,7 @@
 
 So a stream that was resumed with a wrong patch, skipped one or repeated one differs from its twin from there on. What it does
 besides is told by `EVERVOX_FAKE`, a JSON object: `step` and `encode` are seconds; the others say in which way it misbehaves.
-A request's `cfg` picks it out: 9.25 raises in its third step, 9.5 kills the process in its third step, 9.75 hangs it there.
+A request's `cfg` picks it out: 9.25 raises once it has three patches, 9.5 kills the process there, 9.75 hangs it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ NUM_BLOCKS = 4096
 class _State:
     inputs: Inputs
     patches: list[NDArray[np.float64]] = field(default_factory=list)
-    steps: int = 0
 
 
 class FakeRunner:
@@ -82,8 +81,7 @@ class FakeRunner:
         return StepResult(tuple(Outcome(span.seq, self._stops(span)) for span in plan.spans), tuple(emitted))
 
     def _misbehave(self, state: _State) -> None:
-        state.steps += 1
-        if state.steps < 3:
+        if len(state.patches) < 3:
             return
         if state.inputs.sampling.cfg == RAISES:
             raise ValueError("the fake cannot do this one")

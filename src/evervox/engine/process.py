@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from evervox.config import Settings
 
+KILL_SECONDS = 5.0  # for the kernel to take a killed process apart
 MAX_SOCKET_PATH = 100  # sun_path has 108 bytes
 
 
@@ -85,10 +87,9 @@ class WorkerProcess:
 
     def send(self, batch: Sequence[messages.ToWorker]) -> None:
         """Queue messages. Lost if the worker is dead, which `exit_reason` will tell."""
-        try:
-            self._push.send(messages.encode(batch), zmq.NOBLOCK)
-        except zmq.Again:
-            return
+        if not self._push.closed:
+            with suppress(zmq.Again):
+                self._push.send(messages.encode(batch), zmq.NOBLOCK)
 
     async def receive(self, timeout: float) -> list[messages.ToClient]:
         """Whatever has arrived by the time anything has; empty after `timeout` seconds."""
@@ -109,15 +110,17 @@ class WorkerProcess:
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
     async def end(self, patience: float = 0.0) -> None:
-        """Ask it to leave, kill it after `patience` seconds, and free what belongs to it."""
-        if patience:
-            self.send([messages.Shutdown()])
-            await self._gone(patience)
-        self._process.kill()
-        await self._gone(5.0)
-        self._push.close()
-        self._pull.close()
-        self.blackbox.close()
+        """Ask it to leave, kill it after `patience` seconds, and free what belongs to it. May be cancelled and called again."""
+        try:
+            if patience:
+                self.send([messages.Shutdown()])
+                await self._gone(patience)
+        finally:
+            self._process.kill()
+            self._push.close()
+            self._pull.close()
+            self.blackbox.close()
+        await self._gone(KILL_SECONDS)
 
     async def _gone(self, patience: float) -> None:
         deadline = asyncio.get_running_loop().time() + patience

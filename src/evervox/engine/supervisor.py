@@ -44,12 +44,15 @@ class Supervisor:
         self._jobs: dict[int, Job] = {}
         self._ids = itertools.count(1)
         self._in_a_row = 0
+        self._on_trial: Job | None = None
         self._worker: WorkerProcess | None = None
+        self._workers: set[WorkerProcess] = set()  # those whose end was not seen yet, the present one included
         self._task: asyncio.Task[None] | None = None
         limit = 4 * (settings.max_running + settings.max_waiting)
         ledger.register("jobs", self._jobs, limit=limit, owner="supervisor")
         ledger.register("resume bytes", self._resume_bytes, limit=None, owner="supervisor", unit="bytes")
         ledger.register("worker restarts in a row", lambda: self._in_a_row, limit=settings.max_restarts, owner="supervisor")
+        ledger.register("worker processes", self._workers, limit=2, owner="supervisor", unit="processes")
         self._max_jobs = limit
 
     def _resume_bytes(self) -> int:
@@ -86,9 +89,9 @@ class Supervisor:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
-        if self._worker is not None:
-            worker, self._worker = self._worker, None
-            await worker.end(self._settings.stop_timeout)
+        for worker in list(self._workers):
+            await self._discard(worker, self._settings.stop_timeout if worker is self._worker else 0.0)
+        self._worker = None
         self._fail_all(Unavailable("the engine was closed"))
         self._context.destroy(linger=0)
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -97,7 +100,7 @@ class Supervisor:
         """Take a job in. Its chunks, or its error, come through it."""
         job.id = next(self._ids)
         self._jobs[job.id] = job
-        if self.state == "ready":
+        if self.state == "ready" and self._on_trial is None:
             self._send(job)
 
     def cancel(self, job: Job) -> None:
@@ -107,6 +110,7 @@ class Supervisor:
             self._jobs.pop(job.id, None)
         else:
             self._worker.send([messages.Cancel(job.id)])
+            self._judge()
 
     def taken(self, job: Job) -> None:
         """One chunk of the job was read: give the worker its credit back, a quarter of the buffer at a time."""
@@ -124,6 +128,7 @@ class Supervisor:
         """A worker that has loaded the model; raises its error or `EngineFailure`."""
         folder = Path(tempfile.mkdtemp(dir=self._folder, prefix="w"))
         worker = WorkerProcess(self._model, self._settings, folder, self._context)
+        self._workers.add(worker)
         try:
             await self._loaded(worker)
         except BaseException:
@@ -131,9 +136,10 @@ class Supervisor:
             raise
         return worker
 
-    async def _discard(self, worker: WorkerProcess) -> None:
-        await worker.end()
+    async def _discard(self, worker: WorkerProcess, patience: float = 0.0) -> None:
+        await worker.end(patience)
         shutil.rmtree(worker.folder, ignore_errors=True)
+        self._workers.discard(worker)
 
     async def _loaded(self, worker: WorkerProcess) -> None:
         loop = asyncio.get_running_loop()
@@ -173,6 +179,7 @@ class Supervisor:
             for message in await worker.receive(POLL_SECONDS):
                 watch.see(message)
                 self._take(message)
+                self._judge()
             if reason is not None:
                 return reason
             if watch.is_stuck(asyncio.get_running_loop().time()):
@@ -196,13 +203,16 @@ class Supervisor:
             self._jobs.pop(job.id, None)
 
     def _lose(self, worker: WorkerProcess, cause: str) -> None:
-        """The worker is gone: charge those that it was working on, and let go of the cancelled."""
+        """The worker is gone: charge those that it was working on, and let go of the cancelled.
+
+        One that it was working on alone when it died, and that was there when it died before, is the cause. See `_resume`.
+        """
         self.state, self.reason, self._worker = "restarting", f"the worker {cause}", None
         held = worker.blackbox.read()
         for job in list(self._jobs.values()):
             job.is_sent = False
             job.crashes += job.id in held
-            if job.crashes >= MAX_CRASHES:
+            if held == {job.id} and job.crashes >= MAX_CRASHES:
                 job.fail(EngineFailure(f"the worker died {job.crashes} times while it worked on this request"))
             if job.is_done or job.is_cancelled:
                 del self._jobs[job.id]
@@ -222,9 +232,22 @@ class Supervisor:
         raise Unavailable(f"max_restarts: {self._in_a_row} restarts in a row brought no audio; the last cause: {cause}")
 
     def _resume(self, worker: WorkerProcess) -> None:
+        """Give the worker every job, unless two deaths in a row have made suspects of some: then one suspect alone.
+
+        It is cleared by its next patch, and the next suspect follows; when all are cleared, everybody else does.
+        """
         self.state, self.reason, self._worker = "ready", None, worker
-        for job in list(self._jobs.values()):
+        waiting = [job for job in self._jobs.values() if not job.is_sent]
+        suspects = [job for job in waiting if job.crashes >= MAX_CRASHES]
+        self._on_trial = suspects[0] if suspects else None
+        for job in suspects[:1] or waiting:
             self._send(job)
+
+    def _judge(self) -> None:
+        """End a trial whose suspect was cleared or is gone."""
+        job = self._on_trial
+        if job is not None and self._worker is not None and (job.crashes == 0 or job.is_done or job.is_cancelled):
+            self._resume(self._worker)
 
     def _give_up(self, reason: str) -> None:
         self.state, self.reason, self._worker = "failed", reason, None
