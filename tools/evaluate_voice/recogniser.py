@@ -64,5 +64,6 @@ class Recogniser:
             temperature=0.0,
             condition_on_previous_text=False,
             vad_filter=True,
+            max_new_tokens=100,
         )
         return " ".join(segment.text.strip() for segment in segments)

@@ -23,14 +23,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=1)
     stages = parser.add_subparsers(dest="stage", required=True)
     data = stages.add_parser("data", help="the teacher speaks")
-    data.add_argument("--shards", type=int, default=40, help="of 250 utterances, nine minutes each")
+    data.add_argument("--shards", type=int, default=40)
+    data.add_argument("--utterances", type=int, default=250, help="of one shard: 250 are about ten minutes")
     vae = stages.add_parser("vae", help="train a codec from nothing, on the data")
     vae.add_argument("--steps", type=int, default=6700)
     vae.add_argument("--minutes", type=float, default=None, help="stop early; the schedule stays that of --steps")
     latents = stages.add_parser("latents", help="encode the data")
     latents.add_argument("--codec", type=Path, default=None, help="default: the codec of the vae stage")
+    latents.add_argument("--shards", type=int, default=None, help="encode only the first")
+    latents.add_argument("--plain", action="store_true", help="do not compile the encoder: slower, but starts at once")
     lm = stages.add_parser("lm", help="train the language model and the flow")
     lm.add_argument("--steps", type=int, default=6000)
+    lm.add_argument("--save-every", type=float, default=240.0, help="seconds between checkpoints")
     lm.add_argument("--minutes", type=float, default=None, help="stop early; the schedule stays that of --steps")
     export = stages.add_parser("export", help="write the checkpoint folder")
     export.add_argument("--codec", type=Path, default=None, help="default: the codec of the vae stage")
@@ -43,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
 def _data(arguments: argparse.Namespace) -> None:
     from .data import make
 
-    make(arguments.runs / "data", arguments.shards)
+    make(arguments.runs / "data", arguments.shards, size=arguments.utterances)
 
 
 def _vae(arguments: argparse.Namespace) -> None:
@@ -55,13 +59,15 @@ def _vae(arguments: argparse.Namespace) -> None:
 def _latents(arguments: argparse.Namespace) -> None:
     from .latents import encode_shards
 
-    encode_shards(arguments.runs / "data", arguments.runs / "latents", _codec(arguments))
+    folders = arguments.runs / "data", arguments.runs / "latents"
+    encode_shards(*folders, _codec(arguments), limit=arguments.shards, compiled=not arguments.plain)
 
 
 def _lm(arguments: argparse.Namespace) -> None:
     from .train import train
 
-    train(arguments.runs / "lm", arguments.runs / "latents", arguments.steps, stop_at=_deadline(arguments))
+    folders = arguments.runs / "lm", arguments.runs / "latents"
+    train(*folders, arguments.steps, stop_at=_deadline(arguments), save_every=arguments.save_every)
 
 
 def _export(arguments: argparse.Namespace) -> None:

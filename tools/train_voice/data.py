@@ -52,7 +52,7 @@ def _as_figures(text: str) -> str:
     return text
 
 
-def make(folder: Path, shards: int, seed: str = "train") -> None:
+def make(folder: Path, shards: int, seed: str = "train", size: int = SHARD) -> None:
     """Makes the shards that `folder` lacks; the same seed gives the same shards."""
     folder.mkdir(parents=True, exist_ok=True)
     teacher, tokenizer = Teacher(), build()
@@ -61,11 +61,11 @@ def make(folder: Path, shards: int, seed: str = "train") -> None:
         if path.exists():
             continue
         rows, seconds = [], 0.0
-        for number in range(SHARD):
+        for number in range(size):
             item = draw(f"{seed}/{shard}/{number}")
             encoding = tokenizer.encode(item.text)
             try:
-                spoken = teacher.speak(item.spoken, encoding.tokens, item.voice, seed=shard * SHARD + number)
+                spoken = teacher.speak(item.spoken, encoding.tokens, item.voice, seed=shard * size + number)
             except ValueError:
                 continue
             rows.append((item, encoding.ids, spoken))

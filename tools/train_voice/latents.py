@@ -18,8 +18,8 @@ TAIL_PATCHES = 2
 PATCH = 4
 
 
-def fast_encoder(codec: torch.nn.Module) -> Callable[[Tensor], Tensor]:
-    """The encoder's mean, compiled for any length: three to five times faster than the modules as they stand."""
+def fast_encoder(codec: torch.nn.Module, compiled: bool = True) -> Callable[[Tensor], Tensor]:
+    """The encoder's mean for any length: compiled it is three to five times faster, after a minute or two of compiling."""
     for module in codec.modules():
         if hasattr(module, "weight_g"):
             torch.nn.utils.remove_weight_norm(module)
@@ -29,7 +29,7 @@ def fast_encoder(codec: torch.nn.Module) -> Callable[[Tensor], Tensor]:
     def encode(samples: Tensor) -> Tensor:
         return encoder.fc_mu(encoder.block(samples))  # type: ignore[operator, union-attr, no-any-return]
 
-    return torch.compile(encode, dynamic=True)
+    return torch.compile(encode, dynamic=True) if compiled else encode
 
 
 def _snake(x: Tensor, alpha: Tensor) -> Tensor:
@@ -41,13 +41,14 @@ def padded_frames(samples: int) -> int:
     return (-(-samples // (HOP * PATCH)) + TAIL_PATCHES) * PATCH
 
 
-def encode_shards(data: Path, out: Path, codec_path: Path) -> None:
-    """Encodes every shard in `data` that `out` lacks."""
+def encode_shards(data: Path, out: Path, codec_path: Path, limit: int | None = None, compiled: bool = True) -> None:
+    """Encodes the first `limit` shards of `data`, those that `out` lacks."""
     out.mkdir(parents=True, exist_ok=True)
-    todo = [path for path in sorted(data.glob("[0-9]*.npz")) if ".part" not in path.name and not (out / path.name).exists()]
+    shards = [path for path in sorted(data.glob("[0-9]*.npz")) if ".part" not in path.name]
+    todo = [path for path in shards[:limit] if not (out / path.name).exists()]
     if not todo:
         return
-    encode = fast_encoder(load_codec(codec_path))
+    encode = fast_encoder(load_codec(codec_path), compiled)
     for path in todo:
         with np.load(path) as shard:
             latents = _encode_rows(encode, ragged(shard, "samples"))

@@ -91,6 +91,11 @@ class Layer(nn.Module):
         self.input_layernorm = RMSNorm(shape.hidden)
         self.post_attention_layernorm = RMSNorm(shape.hidden)
 
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor] | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Output, and the scores of head 0."""
+        mixed, scores = self.self_attn.attend(*self.self_attn.project(self.input_layernorm(x), rope), bias)
+        return self.feed(x + mixed), scores
+
     def feed(self, x: Tensor) -> Tensor:
         """The MLP half."""
         mlp = self.mlp
@@ -123,8 +128,7 @@ class Stack(nn.Module):
         """Normed output, and head 0's scores of every layer."""
         rope, seen = self.rope(positions), []
         for layer in self.layers:
-            mixed, scores = layer.self_attn.attend(*layer.self_attn.project(layer.input_layernorm(x), rope), bias)
-            x = layer.feed(x + mixed)
+            x, scores = layer(x, rope, bias)
             seen.append(scores)
         return self.norm(x), seen
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections import defaultdict
 from dataclasses import asdict
@@ -47,17 +48,28 @@ def new_voice(latent: int, seed: int = 0) -> Voice:
     return Voice(ModelShape(tokenizer.build().get_vocab_size(), latent))
 
 
-def train(folder: Path, data: Path, steps: int, seed: str = "voice", limit: int | None = None, stop_at: float | None = None) -> None:
-    """Runs to `steps`, or to the moment `stop_at` (seconds of `time.time`); a later call goes on from the checkpoint."""
+def train(
+    folder: Path,
+    data: Path,
+    steps: int,
+    seed: str = "voice",
+    stop_at: float | None = None,
+    save_every: float = SAVE_EVERY,
+) -> None:
+    """Runs to `steps`, or to the moment `stop_at` (seconds of `time.time`); a later call goes on from the checkpoint.
+
+    SIGTERM saves and ends it."""
     folder.mkdir(parents=True, exist_ok=True)
     scale = Scale.measure(data / "0000.npz")
-    examples = load(data, scale, limit)
+    examples = load(data, scale)
     voice = new_voice(len(scale.kept))
     average, optimiser = Average(voice), optimisers(voice)
     path = folder / "state.pt"
     start = _resume(path, voice, average, optimiser) if path.exists() else 0
     print(f"{len(examples)} utterances, {sum(len(e.patches) for e in examples) * 0.08 / 60:.0f} minutes; from step {start}", flush=True)
     packer, saved, sums = Packer(examples, seed), time.time(), defaultdict(float)
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     began = time.time()
     for step in range(start, steps):
         torch.manual_seed(hash_step(seed, step))
@@ -78,8 +90,8 @@ def train(folder: Path, data: Path, steps: int, seed: str = "voice", limit: int 
         if (step + 1) % LOG_EVERY == 0:
             _log(folder, step + 1, sums, (time.time() - began) / (step + 1 - start))
             sums.clear()
-        done = stop_at is not None and time.time() > stop_at
-        if time.time() - saved > SAVE_EVERY or step + 1 == steps or done:
+        done = bool(asked) or (stop_at is not None and time.time() > stop_at)
+        if time.time() - saved > save_every or step + 1 == steps or done:
             _save(path, voice, average, optimiser, step + 1)
             saved = time.time()
         if done:
