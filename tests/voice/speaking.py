@@ -12,8 +12,6 @@ import evervox
 from evervox.request import SpeechRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
 VOICE = Path(evervox.__file__).parent / "voice"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-
 from tests.voice.speaking import speak
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 pocketsphinx = pytest.importorskip("pocketsphinx")
 
 RATE = 16_000
-DIGITS = "zero one two three four five six seven eight nine".split()
+DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 GRAMMAR = f"#JSGF V1.0; grammar digits; public <digits> = ({' | '.join(DIGITS)})+;"
 MAX_WER = 0.15  # of this recogniser, which also errs on the teacher; a better one is the measure of the voice
 MIN_SHUFFLED_WER = 0.7

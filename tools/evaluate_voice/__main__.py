@@ -68,7 +68,6 @@ def _arguments() -> argparse.Namespace:
 
 def _speaker(arguments: argparse.Namespace):  # type: ignore[no-untyped-def]
     import torch
-
     from tools.train_voice.generate import Options, Speaker
     from tools.train_voice.train import averaged
 
@@ -100,7 +99,9 @@ def _run_ons(arguments: argparse.Namespace) -> dict[str, float]:
     speaker, options = _speaker(arguments)
     half = arguments.run_ons // 2
     said = texts.digit_strings(half, "run-ons") + texts.sentences(arguments.run_ons - half, "run-ons")
-    failed = sum(not stopped for start in range(0, len(said), 50) for _, stopped in speaker(said[start : start + 50], start, options))
+    failed = sum(
+        not stopped for start in range(0, len(said), 50) for _, stopped in speaker(said[start : start + 50], start, options)
+    )
     return {"utterances": len(said), "run_ons": failed}
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 
-UNITS = {w: n for n, w in enumerate("zero one two three four five six seven eight nine".split())}
+UNITS = {w: n for n, w in enumerate(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])}
 TEENS = {
     w: n
     for n, w in enumerate(
-        "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split(), start=10
+        ["ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"], start=10
     )
 }
-TENS = {w: 10 * n for n, w in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), start=2)}
+TENS = {w: 10 * n for n, w in enumerate(["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], start=2)}
 SCALES = {"hundred": 100, "thousand": 1000}
 NUMBERS = {**UNITS, **TEENS, **TENS}
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,8 +12,13 @@ from torch import Tensor
 
 from .data import ragged
 from .latents import PATCH, TAIL_PATCHES
-from .normalise import Scale
 from .tokenizer import AUDIO_START, REFERENCE_END, REFERENCE_START
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from .normalise import Scale
 
 ROWS, SLOTS, PATCHES, CHOSEN = 6, 160, 672, 192  # CHOSEN: patches that the DiT learns from in one step
 MAIN_REFERENCE_SHARE = 0.06

@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import sys
 import types
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors.torch import load_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
 
 CONFIG: dict[str, Any] = {
     "encoder_dim": 16,

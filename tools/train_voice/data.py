@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from . import grammar
 from .teacher import SAMPLE_RATE, VOICES, Teacher
 from .tokenizer import build
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SHARD = 250
 MAIN_SHARE = 0.85

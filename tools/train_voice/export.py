@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
@@ -15,6 +14,9 @@ from . import codec, grammar, tokenizer
 from .layers import HEAD_DIM, StackShape
 from .model import FSQ_SCALE, PATCH, ModelShape
 from .normalise import Scale, fold
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LONGEST = 2048
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import wave
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-
 from tools.evaluate_voice import texts
 
 from .codec import SAMPLE_RATE, load_codec
 from .teacher import Teacher
 from .tokenizer import build
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def write_reconstructions(codec_path: Path, folder: Path, count: int = 20) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
@@ -15,6 +14,11 @@ from .codec import load_codec
 from .model import PATCH, Voice
 from .tokenizer import AUDIO_START, build
 from .train import new_voice
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
 
 MIN_PATCH = 2  # a stop counts only after this patch
 
@@ -58,7 +62,7 @@ def flow(voice: Voice, noise: Tensor, mu: Tensor, before: Tensor, options: Optio
 
 
 @torch.inference_mode()
-def speak(voice: Voice, texts: list[list[int]], seed: int, options: Options = Options()) -> list[Spoken]:  # noqa: B008
+def speak(voice: Voice, texts: list[list[int]], seed: int, options: Options = Options()) -> list[Spoken]:
     """Zero-shot speech for each text (ids without the audio start). Row k's noise depends on seed + k alone."""
     rows, prompts = len(texts), [[*ids, AUDIO_START] for ids in texts]
     lengths = torch.tensor([len(prompt) for prompt in prompts])
@@ -118,7 +122,7 @@ class Speaker:
         weights = {name: value.float() for name, value in load_file(folder / "model.safetensors").items()}
         return cls(weights, folder / "audiovae.safetensors")
 
-    def __call__(self, texts: list[str], seed: int = 0, options: Options = Options()) -> list[tuple[np.ndarray, bool]]:  # noqa: B008
+    def __call__(self, texts: list[str], seed: int = 0, options: Options = Options()) -> list[tuple[np.ndarray, bool]]:
         """Samples of each text, and whether it stopped by itself."""
         spoken = speak(self.voice, [self._tokenizer.encode(text).ids for text in texts], seed, options)
         return [(self.decode(one.patches), one.stopped) for one in spoken]

@@ -7,27 +7,109 @@ from __future__ import annotations
 
 from random import Random
 
-DIGITS = "zero one two three four five six seven eight nine".split()
-TEENS = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
-TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-DAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
-MONTHS = "january february march april may june july august september october november december".split()
-NAMES = "anna tom mary john sam lucy peter kate".split()
-NOUNS = (
-    "door window light book house car train bus water coffee tea table room kitchen garden phone music dog cat bird "
-    "river street city school key letter picture bag clock computer"
-).split()
-ADJECTIVES = "red blue green black white big small new old open ready good warm cold long short".split()
-VERBS = "see need want like have know find use take bring read buy".split()
-PLACES = "kitchen garden room house city school street".split()
-SUBJECTS = "i you we they".split()
-NUMBERED = "your order number is;my phone number is;the code is;the room number is;your number is".split(";")
-FIXED = (
-    "how are you today;what is your name;can you help me;thank you very much;you are welcome;see you tomorrow;"
-    "see you later;good morning;good afternoon;good evening;good night;what time is it;i am sorry;please wait a moment;"
-    "where are you now;that is right;i do not know;yes please;no thank you;nice to meet you;it is raining outside;"
-    "the sun is out today;have a nice day;welcome home;let me check;here you are;of course;happy to help you"
-).split(";")
+DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+TEENS = ["ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
+TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+DAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
+MONTHS = [
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+]
+NAMES = ["anna", "tom", "mary", "john", "sam", "lucy", "peter", "kate"]
+NOUNS = [
+    "door",
+    "window",
+    "light",
+    "book",
+    "house",
+    "car",
+    "train",
+    "bus",
+    "water",
+    "coffee",
+    "tea",
+    "table",
+    "room",
+    "kitchen",
+    "garden",
+    "phone",
+    "music",
+    "dog",
+    "cat",
+    "bird",
+    "river",
+    "street",
+    "city",
+    "school",
+    "key",
+    "letter",
+    "picture",
+    "bag",
+    "clock",
+    "computer",
+]
+ADJECTIVES = [
+    "red",
+    "blue",
+    "green",
+    "black",
+    "white",
+    "big",
+    "small",
+    "new",
+    "old",
+    "open",
+    "ready",
+    "good",
+    "warm",
+    "cold",
+    "long",
+    "short",
+]
+VERBS = ["see", "need", "want", "like", "have", "know", "find", "use", "take", "bring", "read", "buy"]
+PLACES = ["kitchen", "garden", "room", "house", "city", "school", "street"]
+SUBJECTS = ["i", "you", "we", "they"]
+NUMBERED = ["your order number is", "my phone number is", "the code is", "the room number is", "your number is"]
+FIXED = [
+    "how are you today",
+    "what is your name",
+    "can you help me",
+    "thank you very much",
+    "you are welcome",
+    "see you tomorrow",
+    "see you later",
+    "good morning",
+    "good afternoon",
+    "good evening",
+    "good night",
+    "what time is it",
+    "i am sorry",
+    "please wait a moment",
+    "where are you now",
+    "that is right",
+    "i do not know",
+    "yes please",
+    "no thank you",
+    "nice to meet you",
+    "it is raining outside",
+    "the sun is out today",
+    "have a nice day",
+    "welcome home",
+    "let me check",
+    "here you are",
+    "of course",
+    "happy to help you",
+]
 PROPER = frozenset([*DAYS, *MONTHS, *NAMES, "i"])
 QUESTIONS = ("how", "what", "can", "where", "do", "is")
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,6 +11,10 @@ from torch import Tensor
 
 from .codec import HOP, load_codec, reference_module
 from .data import ragged
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 BATCH = 8
 TAIL_PATCHES = 2

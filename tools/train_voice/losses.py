@@ -7,12 +7,16 @@ that is about to be spoken.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .batches import Batch
 from .model import PHONEMES, Voice
+
+if TYPE_CHECKING:
+    from .batches import Batch
 
 GUIDED_LAYERS = (2, 3)
 WEIGHTS = {"flow": 1.0, "stop": 0.3, "phonemes": 0.3, "pointer": 0.3, "regression": 0.3}

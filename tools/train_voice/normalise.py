@@ -7,11 +7,14 @@ folded into the decoder. The others get zero mean and unit variance. `fold` move
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FLOOR = 0.1
 

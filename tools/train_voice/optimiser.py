@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 MUON_RATE, ADAM_RATE = 0.02, 2e-3
 WARM_UP, COOL_DOWN = 100, 0.3

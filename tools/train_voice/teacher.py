@@ -5,13 +5,16 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 import onnxruntime
 from hibari import Hibari, dsp
-from numpy.typing import NDArray
 from scipy.signal import resample_poly
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 SAMPLE_RATE = 16_000
 HOP = 320

@@ -6,14 +6,18 @@ speech, and gives the gap between two words something to point at. Other text fa
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 
 from .grammar import VOCABULARY
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SPACE = "▁"
 AUDIO_START, AUDIO_END, REFERENCE_START, REFERENCE_END = 101, 102, 103, 104
@@ -33,7 +37,7 @@ def _learn_merges(words: list[str]) -> list[tuple[str, str]]:
     pieces = {word: list(word) for word in words}
     merges = []
     while True:
-        pairs = Counter(pair for piece in pieces.values() for pair in zip(piece, piece[1:], strict=False))
+        pairs = Counter(pair for piece in pieces.values() for pair in itertools.pairwise(piece))
         if not pairs:
             return merges
         best = max(pairs, key=lambda pair: (pairs[pair], pair))

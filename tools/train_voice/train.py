@@ -8,8 +8,7 @@ import signal
 import time
 from collections import defaultdict
 from dataclasses import asdict
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -20,6 +19,9 @@ from .losses import losses, total
 from .model import ModelShape, Voice
 from .normalise import Scale
 from .optimiser import optimisers, rate, set_rate
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SAVE_EVERY = 240.0  # seconds
 LOG_EVERY = 25
@@ -66,7 +68,10 @@ def train(
     average, optimiser = Average(voice), optimisers(voice)
     path = folder / "state.pt"
     start = _resume(path, voice, average, optimiser) if path.exists() else 0
-    print(f"{len(examples)} utterances, {sum(len(e.patches) for e in examples) * 0.08 / 60:.0f} minutes; from step {start}", flush=True)
+    print(
+        f"{len(examples)} utterances, {sum(len(e.patches) for e in examples) * 0.08 / 60:.0f} minutes; from step {start}",
+        flush=True,
+    )
     packer, saved, sums = Packer(examples, seed), time.time(), defaultdict(float)
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))

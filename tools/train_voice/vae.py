@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +17,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from .codec import HOP, SAMPLE_RATE, new_codec
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CROP, BATCH = 24 * HOP, 8
 MELS = {256: 20, 512: 40, 1024: 80, 2048: 80}
