@@ -32,6 +32,3 @@ def speak(text: str, seed: int) -> NDArray[np.float32]:
     preparer, generator = _parts()
     prepared = preparer.prepare(SpeechRequest(text=text, seed=seed))
     return np.concatenate([chunk.samples for chunk in generator.stream(prepared.prompt, prepared.sampling)])
-
-
-Speak = "Callable[[str, int], NDArray[np.float32]]"

@@ -1,7 +1,7 @@
 """One spelling for what is said and what is heard: lower-case words, and every number as its digits.
 
-"Seven thirty", "7:30" and "seven three zero" all become "7 3 0", so a recogniser is not charged for its taste in numerals; and it gets
-no credit for a wrong word.
+"Seven thirty", "7:30" and "seven three zero" all become "7 3 0", so a recogniser is not charged for its taste in numerals;
+and it gets no credit for a wrong word.
 """
 
 from __future__ import annotations

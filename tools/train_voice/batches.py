@@ -1,4 +1,4 @@
-"""Packs utterances into rows of a fixed size, as a pure function of the seed and the step, so that a killed run resumes exactly."""
+"""Packs utterances into rows of a fixed size: a pure function of the seed and the step, so that a killed run resumes exactly."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def export(folder: Path, shape: ModelShape, weights: dict[str, Tensor]) -> None:
 
 
 def export_codec(folder: Path, source: Path, scale: Scale) -> None:
-    """The codec with the latents' scale folded in, in float32; and where the project's own weights came from, the teacher's notice."""
+    """The codec with the latents' scale folded in, in float32."""
     from safetensors.torch import load_file
 
     state = {name: value.contiguous() for name, value in fold(load_file(source), scale).items()}

@@ -1,4 +1,7 @@
-"""Writes what the codec makes of the teacher's speech, for `tools.evaluate_voice --wavs`: no work on the language model before it passes."""
+"""Writes what the codec makes of the teacher's speech, for `tools.evaluate_voice --wavs`.
+
+The language model cannot be better than this: no work on it before the codec passes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speaks with a voice in training, many texts at once: the reference's algorithm, batched by rows, for evaluation between checkpoints."""
+"""Speaks with a voice in training, many texts at once: the reference's algorithm, one row per text."""
 
 from __future__ import annotations
 

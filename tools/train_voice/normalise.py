@@ -43,8 +43,8 @@ class Scale:
 def fold(state: dict[str, Tensor], scale: Scale) -> dict[str, Tensor]:
     """The codec's weights with normalised, kept latents between encoder and decoder; it then decodes as before.
 
-    The decoder's first layers are depthwise then 1x1, so a dropped dimension is a constant of the 1x1 layer. Before the first frame
-    the decoder pads with zeros, which now stand for the mean: the first 0.1 s may differ by a trace.
+    The decoder's first layers are depthwise then 1x1, so a dropped dimension is a constant of the 1x1 layer. Before the first
+    frame the decoder pads with zeros, which now stand for the mean: the first 0.1 s may differ by a trace.
     """
     new, kept = dict(state), scale.kept
     mean, deviation = scale.mean, scale.deviation[kept]

@@ -54,6 +54,7 @@ def train(
     folder: Path,
     data: Path,
     steps: int,
+    *,
     seed: str = "voice",
     stop_at: float | None = None,
     save_every: float = SAVE_EVERY,

@@ -1,4 +1,6 @@
-"""Trains the codec from nothing on random crops of the teacher's speech. No adversary: spectra at four sizes are enough to be understood.
+"""Trains the codec from nothing on random crops of the teacher's speech.
+
+No adversary: spectra at four sizes are enough to be understood.
 
 The floor of the log spectra decides: with one near zero the loss is spent on noise that nobody hears.
 """
