@@ -60,9 +60,9 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 MAKE = "-m venv ROOT/.venv"
-INSTALL = "-m pip install --disable-pip-version-check torch==2.13.0 -e ROOT"
+INSTALL = "-m pip install --disable-pip-version-check --no-compile torch==2.13.0 -e ROOT"
 INSTALL_ALL = INSTALL + "[dev]"
-ORACLE = "-m pip install --disable-pip-version-check --no-deps voxcpm==2.0.3"
+ORACLE = "-m pip install --disable-pip-version-check --no-compile --no-deps voxcpm==2.0.3"
 
 
 def test_the_first_start_makes_and_installs_and_the_second_does_nothing(machine: Machine) -> None:
@@ -127,4 +127,4 @@ def test_a_gpu_gets_the_ordinary_build(machine: Machine, monkeypatch: pytest.Mon
         machine.launcher.GPU.touch()
     else:
         monkeypatch.setattr(machine.launcher.shutil, "which", {"nvidia-smi": "/usr/bin/nvidia-smi"}.get)
-    assert machine.start()[-1] == "-m pip install --disable-pip-version-check torch -e ROOT"
+    assert machine.start()[-1] == "-m pip install --disable-pip-version-check --no-compile torch -e ROOT"
