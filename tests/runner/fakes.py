@@ -15,6 +15,11 @@ from torch.utils._pytree import tree_flatten, tree_map
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch import Tensor
+
+    from evervox.layers.attention_metadata import AttentionMetadata
+    from evervox.layers.paged import PagedCache
+
 
 LOOKS = (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
 
@@ -68,3 +73,33 @@ class TapeRecorder:
 
     def clear(self) -> None:
         self.cleared += 1
+
+
+class StaticAttend:
+    """Paged attention that looks at no value on the host: every query over its span's whole table, masked. For tiny models."""
+
+    def __init__(self, metadata: AttentionMetadata) -> None:
+        self.metadata = metadata
+        slots = torch.arange(len(metadata.slot_mapping))
+        starts, contexts = metadata.span_starts.long(), metadata.context_lens.long()
+        self.span = torch.searchsorted(starts[1:], slots, right=True).clamp(max=metadata.num_spans - 1)
+        self.last = contexts[self.span] - starts[self.span + 1] + slots
+        self.limit = torch.where(slots < starts[-1], contexts[self.span], 0)
+
+    def over(self, cache: PagedCache) -> Callable[[int, Tensor, Tensor, Tensor], Tensor]:
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            cache.store(layer, self.metadata.slot_mapping, k, v)
+            return self._attend(q, cache.keys[layer], cache.values[layer])
+
+        return attend
+
+    def _attend(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        size, group = keys.shape[1], q.shape[1] // keys.shape[2]
+        at = torch.arange(self.metadata.block_tables.shape[1] * size)
+        seen = (at <= self.last[:, None]) & (at < self.limit[:, None])
+        flat = self.metadata.block_tables.long()[self.span][:, at // size] * size + at % size
+        context = [torch.where(seen[..., None, None], x.flatten(0, 1)[flat], 0) for x in (keys, values)]
+        key, value = (x.repeat_interleave(group, 2) for x in context)
+        scores = torch.einsum("nhd,nkhd->nhk", q, key) / q.shape[2] ** 0.5
+        weights = torch.where(seen[:, None], scores, -1e30).softmax(-1) * seen[:, None]
+        return torch.einsum("nhk,nkhd->nhd", weights, value)
