@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -51,3 +53,28 @@ async def settled(engine: Engine) -> None:
             return
         await asyncio.sleep(0.02)
     raise AssertionError(engine.stats())
+
+
+class Assassin:
+    """Signals one worker after another, each once and when it serves."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.pid: int | None = None
+
+    async def strike(self, sign: signal.Signals = signal.SIGKILL) -> None:
+        while not self.engine.ready() or self.engine.stats().pid == self.pid:
+            await asyncio.sleep(0.01)
+        self.pid = self.engine.stats().pid
+        assert self.pid is not None
+        os.kill(self.pid, sign)
+
+    def made(self) -> list[int]:
+        """Patches of every open sequence."""
+        return [len(job.patches) for job in self.engine._supervisor._jobs.values()]
+
+    async def progress(self) -> None:
+        """Wait until every open sequence has made a patch more."""
+        before = self.made()
+        while any(now <= then for now, then in zip(self.made(), before, strict=True)):
+            await asyncio.sleep(0.01)

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 from tests.engine.fake_runner import HANGS, KILLS, RAISES
-from tests.engine.helpers import LONG, listen, settled
+from tests.engine.helpers import LONG, Assassin, listen, settled
 
 from evervox import errors
 from evervox.request import SpeechRequest
@@ -25,34 +25,8 @@ if TYPE_CHECKING:
 
     from tests.engine.conftest import StartFake
 
-    from evervox.engine.client import Engine
 
 EIGHT = [SpeechRequest(text=LONG, seed=seed, min_patches=150) for seed in range(8)]
-
-
-class Assassin:
-    """Signals one worker after another, each once and when it serves."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.pid: int | None = None
-
-    async def strike(self, sign: signal.Signals = signal.SIGKILL) -> None:
-        while not self.engine.ready() or self.engine.stats().pid == self.pid:
-            await asyncio.sleep(0.01)
-        self.pid = self.engine.stats().pid
-        assert self.pid is not None
-        os.kill(self.pid, sign)
-
-    def made(self) -> list[int]:
-        """Patches of every open sequence."""
-        return [len(job.patches) for job in self.engine._supervisor._jobs.values()]
-
-    async def progress(self) -> None:
-        """Wait until every open sequence has made a patch more."""
-        before = self.made()
-        while any(now <= then for now, then in zip(self.made(), before, strict=True)):
-            await asyncio.sleep(0.01)
 
 
 _twins: list[np.ndarray] = []

@@ -21,6 +21,7 @@ from evervox.engine.utterance import Form, Prepared, Utterance
 from evervox.errors import DeadlineExceeded, Overloaded, Unavailable
 from evervox.ledger import Ledger, Line
 from evervox.models.voxcpm.config import VoxConfig
+from evervox.models.voxcpm.hub import checkpoint_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     from evervox.request import SpeechRequest
 
-SHIPPED_VOICE = Path(__file__).parent.parent / "voice"
 CLIP_THREADS = 2
 
 
@@ -96,11 +96,12 @@ class Engine:
 
     @classmethod
     def start(cls, model: str | Path | None = None, **settings: Any) -> Engine:
-        """An engine to enter with `async with` (or `open` and `close`). None is the small voice that ships with the package.
+        """An engine to enter with `async with` (or `open` and `close`). `model` is a folder or a hub id, which is
+        downloaded first; None is the small voice that ships with the package.
 
         Raises `ConfigError` and `CheckpointError`; entering raises what keeps the worker from loading the model.
         """
-        return cls(Path(model or SHIPPED_VOICE), Settings.read(**settings))
+        return cls(checkpoint_folder(model), Settings.read(**settings))
 
     async def open(self) -> None:
         """Load the model. `speak` and `ready` may be called meanwhile and say that it is not there yet."""
