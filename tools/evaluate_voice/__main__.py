@@ -1,7 +1,8 @@
 """Measures a voice: `python -m tools.evaluate_voice --checkpoint src/evervox/voice --out runs/voice/evaluation`.
 
 Speech comes from a checkpoint folder (`--checkpoint`), a training state (`--state` with `--codec`), or files made elsewhere
-(`--wavs`: a folder of WAVs at 16 kHz and a `texts.json` that maps file name to {"kind", "text", "stopped"}). Writes `report.json` and `report.png`.
+(`--wavs`: a folder of WAVs at 16 kHz and a `texts.json` that maps file name to {"kind", "text", "stopped"}).
+Writes `report.json` and `report.png`.
 """
 
 from __future__ import annotations

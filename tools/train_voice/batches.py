@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from .data import ragged
 from .latents import PATCH, TAIL_PATCHES
-from .tokenizer import AUDIO_START, REFERENCE_END, REFERENCE_START
+from .tokenizer import AUDIO_START, CHARACTERS, CONTROLS, REFERENCE_END, REFERENCE_START
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +25,8 @@ ROWS, SLOTS, PATCHES, CHOSEN = 6, 160, 672, 192  # CHOSEN: patches that the DiT 
 MAIN_REFERENCE_SHARE = 0.06
 LONGEST_REFERENCE = 25  # patches
 NOISE = 0.35
+PATIENCE = 8  # utterances that may fail to fit before a batch counts as full
+RARE, FIGURES = 0.5, (CHARACTERS.index("0") + len(CONTROLS), CHARACTERS.index("9") + len(CONTROLS))
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,15 @@ class _Segment:
         return before + len(self.example.ids) + 1 + len(self.example.patches)
 
 
+def rarity(examples: Sequence[Example]) -> list[float]:
+    """Weight of each example: the mean of its words' counts to the power -RARE, so that seldom words are learnt too."""
+    ids = [example.ids[example.ids > REFERENCE_END] for example in examples]
+    figures = [example.ids[(example.ids >= FIGURES[0]) & (example.ids <= FIGURES[1])] for example in examples]
+    words = [np.concatenate(pair) for pair in zip(ids, figures, strict=True)]
+    counts = np.bincount(np.concatenate(words))
+    return [float((np.maximum(counts[each], 1.0) ** -RARE).mean()) if len(each) else 0.0 for each in words]
+
+
 class Packer:
     """Draws batches from a list of examples."""
 
@@ -99,24 +111,26 @@ class Packer:
         self._by_voice: dict[int, list[Example]] = {}
         for example in examples:
             self._by_voice.setdefault(example.voice, []).append(example)
+        self._weights = list(itertools.accumulate(rarity(examples)))
 
     def batch(self, step: int) -> Batch:
         """The batch of this step."""
         rng = Random(f"{self._seed}/{step}")
-        segments = [self._segment(rng) for _ in range(ROWS * SLOTS // 26)]
-        segments.sort(key=lambda segment: -segment.length)
         rows: list[list[_Segment]] = [[] for _ in range(ROWS)]
-        patches = 0
-        for segment in segments:
+        patches, refused = 0, 0
+        while refused < PATIENCE:
+            segment = self._segment(rng)
             audio = len(segment.example.patches) + (0 if segment.reference is None else len(segment.reference))
             room = [row for row in rows if sum(s.length for s in row) + segment.length <= SLOTS]
             if room and patches + audio <= PATCHES:
                 min(room, key=lambda row: SLOTS - sum(s.length for s in row)).append(segment)
                 patches += audio
-        return _Builder(segments[0].example.patches.shape[-1]).build(rows, np.random.default_rng(rng.getrandbits(64)))
+            else:
+                refused += 1
+        return _Builder(self._examples[0].patches.shape[-1]).build(rows, np.random.default_rng(rng.getrandbits(64)))
 
     def _segment(self, rng: Random) -> _Segment:
-        example = rng.choice(self._examples)
+        example = rng.choices(self._examples, cum_weights=self._weights)[0]
         if example.voice == 0 and rng.random() >= MAIN_REFERENCE_SHARE:
             return _Segment(example, None)
         other = rng.choice(self._by_voice[example.voice]).patches
