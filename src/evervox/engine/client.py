@@ -6,7 +6,6 @@ import asyncio
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evervox.conditioning import checks
@@ -25,6 +24,7 @@ from evervox.models.voxcpm.hub import checkpoint_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
     from types import TracebackType
 
     from evervox.request import SpeechRequest
