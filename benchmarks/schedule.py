@@ -17,11 +17,14 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import quantiles
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from evervox.core.keys import root_key, text_key
 from evervox.core.plan import Outcome, StepPlan
 from evervox.core.scheduler import NewSequence, Scheduler, SchedulerLimits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BASE, SLOT, PATCH = 0.0077, 0.000035, 0.00055  # seconds
 ROWS, SLOTS, PATCH_SECONDS = 64, 256, 0.16
@@ -160,7 +163,7 @@ def measure(streams: list[Stream]) -> dict[str, float]:
     }
 
 
-POLICIES = {
+POLICIES: dict[str, Callable[[], Policy]] = {
     "earliest deadline": EarliestDeadline,
     "prefill first": lambda: InOrderOfArrival(True),
     "decode first": lambda: InOrderOfArrival(False),

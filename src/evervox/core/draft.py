@@ -14,12 +14,17 @@ if TYPE_CHECKING:
 class Draft:
     """`order` is everybody who may take part, most urgent first; what is granted never gives way in the same plan.
 
+    Rank is a time: a listener's is the moment when its buffer runs dry; a newcomer's is its deadline, or now once that is
+    past, and `listener_lead` more; a batch request's comes after every newcomer's, but of those whose horizon is past the
+    eldest has its own deadline.
+
     `later_decodes` counts the residents still to come that need one slot: prefill leaves each of them its slot.
     `excess` is each tenant's residents beyond its share. `is_closed` stops admission, `adapters_closed` that of sequences
     with an adapter.
     """
 
     __slots__ = (
+        "_eldest",
         "adapters_closed",
         "budget",
         "excess",
@@ -34,19 +39,29 @@ class Draft:
         "spans",
     )
 
-    def __init__(self, now: float, limits: SchedulerLimits, order: list[Sequence], excess: dict[str, int]) -> None:
+    def __init__(self, now: float, limits: SchedulerLimits, candidates: list[Sequence], excess: dict[str, int]) -> None:
         self.now = now
         self.limits = limits
         self.budget = limits.slots_per_step
-        self.order = order
+        due = [sequence.serial for sequence in candidates if sequence.kind == "batch" and sequence.deadline <= now]
+        self._eldest = min(due, default=None)
+        self.order = sorted(candidates, key=lambda sequence: (self.rank(sequence), sequence.serial))
         self.excess = excess
-        self.later_decodes = sum(1 for sequence in order if sequence.is_decode)
+        self.later_decodes = sum(1 for sequence in self.order if sequence.is_decode)
         self.spans: dict[int, Span] = {}
         self.parked: list[int] = []
         self.loads: list[Placement] = []
         self.has_prefill = False
         self.is_closed = False
         self.adapters_closed = False
+
+    def rank(self, sequence: Sequence) -> float:
+        kind = sequence.kind
+        if kind == "listener" or sequence.is_held or sequence.serial == self._eldest:
+            return sequence.deadline
+        if kind == "newcomer":
+            return max(sequence.deadline, self.now) + self.limits.listener_lead
+        return self.now + self.limits.background_seconds
 
     def room(self, is_decode: bool) -> int:
         """How many slots the sequence at hand may have. The most urgent prefill has at least one in every step."""

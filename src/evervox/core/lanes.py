@@ -1,4 +1,4 @@
-"""Who waits, in order of urgency, one lane per tenant; and which tenants hold more or less than their share of rows."""
+"""Who waits, in order of urgency, a lane per tenant with a queue per kind; and which tenants hold more than their share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evervox.core.errors import BrokenBooks
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from evervox.core.sequence import Sequence
+    from evervox.core.sequence import Kind, Sequence
 
 _URGENCY = attrgetter("urgency")
 
@@ -25,34 +25,37 @@ class Lanes:
     def __init__(self, weights: Mapping[str, float] | None, max_running: int) -> None:
         self._weights = None if weights is None else dict(weights)
         self._max_running = max_running
-        self._waiting: dict[str, list[Sequence]] = {}
+        self._waiting: dict[tuple[str, Kind], list[Sequence]] = {}
         self._residents: dict[str, int] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
     def __contains__(self, sequence: Sequence) -> bool:
-        lane = self._waiting.get(sequence.lane, [])
-        place = bisect_left(lane, sequence.urgency, key=_URGENCY)
-        return place < len(lane) and lane[place] is sequence
+        queue = self._waiting.get((sequence.lane, sequence.kind), [])
+        place = bisect_left(queue, sequence.urgency, key=_URGENCY)
+        return place < len(queue) and queue[place] is sequence
 
     def lane_of(self, tenant: str) -> str:
         return "" if self._weights is None else tenant
 
     def add(self, sequence: Sequence) -> None:
-        insort(self._waiting.setdefault(sequence.lane, []), sequence, key=_URGENCY)
+        insort(self._waiting.setdefault((sequence.lane, sequence.kind), []), sequence, key=_URGENCY)
 
     def remove(self, sequence: Sequence) -> None:
         if sequence not in self:
             raise BrokenBooks(f"{sequence!r} does not wait")
-        lane = self._waiting[sequence.lane]
-        del lane[bisect_left(lane, sequence.urgency, key=_URGENCY)]
-        if not lane:
-            del self._waiting[sequence.lane]
+        queue = self._waiting[sequence.lane, sequence.kind]
+        del queue[bisect_left(queue, sequence.urgency, key=_URGENCY)]
+        if not queue:
+            del self._waiting[sequence.lane, sequence.kind]
 
     def heads(self, count: int) -> list[Sequence]:
-        """The `count` most urgent of each lane, lane by lane."""
-        return [sequence for lane in self._waiting.values() for sequence in lane[:count]]
+        """The `count` most urgent of each queue, queue by queue."""
+        return [sequence for queue in self._waiting.values() for sequence in queue[:count]]
+
+    def lanes_with_waiting(self) -> set[str]:
+        return {lane for lane, _ in self._waiting}
 
     def enter(self, lane: str) -> None:
         self._residents[lane] = self._residents.get(lane, 0) + 1
@@ -64,14 +67,11 @@ class Lanes:
 
     def excess(self) -> dict[str, int]:
         """Residents minus share, for every lane that has anybody. Shares follow the weights of the lanes present."""
-        lanes = self._waiting.keys() | self._residents.keys()
+        lanes = self.lanes_with_waiting() | self._residents.keys()
         weights = {lane: (self._weights or {}).get(lane, 1.0) for lane in lanes}
         total = sum(weights.values())
         shares = {lane: max(1, int(self._max_running * weight / total)) for lane, weight in weights.items()}
         return {lane: self._residents.get(lane, 0) - share for lane, share in shares.items()}
-
-    def has_waiting(self, lane: str) -> bool:
-        return lane in self._waiting
 
     def residents(self) -> dict[str, int]:
         return dict(self._residents)

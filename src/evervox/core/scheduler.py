@@ -1,8 +1,8 @@
 """The scheduler: which slots of which sequences the next step computes.
 
-One primitive: compute slots [start, stop) of a sequence. One rule: the earliest deadline first. A live request's
+One primitive: compute slots [start, stop) of a sequence. One rule: the most urgent first (see `Draft`). A live request's
 deadline is its arrival plus the target for first audio, then the moment when its listener's buffer runs dry; a batch
-request's is its arrival plus a long horizon, and stays. The caller gives the time; nothing here reads a clock.
+request's is its arrival plus a long horizon. The caller gives the time; nothing here reads a clock.
 
     scheduler = Scheduler(SchedulerLimits(...), secret=token_bytes(32))     # the secret keys the block digests
     scheduler.submit(NewSequence(...), now)                                 # raises Refused
@@ -17,7 +17,6 @@ makes the one before it stale. `loads` of a plan are empty unless `max_adapters`
 from __future__ import annotations
 
 from collections import Counter
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from evervox.core.adapters import AdapterResidency
@@ -37,8 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Ended", "NewSequence", "Refused", "Scheduler", "SchedulerLimits"]
 
-_LOOK_AHEAD = 32  # waiting sequences of one lane that a plan looks at
-_URGENCY = attrgetter("urgency")
+_LOOK_AHEAD = 32  # waiting sequences of one tenant and kind that a plan looks at
 
 
 class Scheduler:
@@ -91,12 +89,16 @@ class Scheduler:
         if new.seq in self._sequences:
             raise Refused("seq", f"sequence {new.seq} is here already")
         new.require_fits(self.limits)
-        patience = self.limits.first_audio_target if new.priority == "live" else self.limits.batch_horizon
         chain = KeyChain(self._secret, new.root, self.limits.block_size)
-        sequence = Sequence(new, self._num_submitted, chain, self._lanes.lane_of(new.tenant), now + patience)
+        sequence = Sequence(new, self._num_submitted, chain, self._lanes.lane_of(new.tenant), now + self._patience(new))
         self._num_submitted += 1
         self._sequences[new.seq] = sequence
         self._lanes.add(sequence)
+
+    def _patience(self, new: NewSequence) -> float:
+        if new.priority == "batch":
+            return self.limits.batch_horizon
+        return 0.0 if new.done_patches else self.limits.first_audio_target
 
     def cancel(self, seq: int) -> bool:
         """End a sequence in whatever state it is. False where there is none of that id."""
@@ -154,9 +156,9 @@ class Scheduler:
         """The next step's work, most urgent first, within `slots_per_step`."""
         self._step += 1
         self._planned_at = now
-        order = sorted([*self._running.values(), *self._lanes.heads(_LOOK_AHEAD)], key=_URGENCY)
-        draft = Draft(now, self.limits, order, self._lanes.excess())
-        for sequence in order:
+        candidates = [*self._running.values(), *self._lanes.heads(_LOOK_AHEAD)]
+        draft = Draft(now, self.limits, candidates, self._lanes.excess())
+        for sequence in draft.order:
             if draft.budget == 0 or sequence.is_held:
                 break
             is_decode = sequence.is_decode
@@ -264,7 +266,7 @@ class Scheduler:
         """Whether its tenant has its share already while one that has not is waiting."""
         if draft.excess[sequence.lane] < 0:
             return False
-        return any(excess < 0 and self._lanes.has_waiting(lane) for lane, excess in draft.excess.items())
+        return any(draft.excess[lane] < 0 for lane in self._lanes.lanes_with_waiting())
 
     def _waits_for_twin(self, sequence: Sequence, num_hits: int, draft: Draft) -> bool:
         """Whether to wait for a prefix that this very step computes for another, rather than compute it as well.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from evervox.core.plan import Span
 
 Priority: TypeAlias = Literal["live", "batch"]
+Kind: TypeAlias = Literal["newcomer", "listener", "batch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,8 @@ class NewSequence:
 class Sequence:
     """A live request. It is resident while it holds blocks, and waits otherwise.
 
-    `urgency` orders everything: (deadline, order of arrival); a held one comes after all others. `serial` is never given
-    out twice, whatever ids callers choose, so that generated keys are private for good.
+    `urgency` orders those of one kind: (deadline, order of arrival); a held one comes after all others. `serial` is never
+    given out twice, whatever ids callers choose, so that generated keys are private for good.
     """
 
     __slots__ = (
@@ -92,7 +93,7 @@ class Sequence:
         self.computed = 0  # slots whose KV is in `blocks`
         self.blocks: tuple[int, ...] = ()
         self.span: Span | None = None  # planned and not yet committed
-        self.has_audio = False
+        self.has_audio = new.done_patches > 0
         self.is_held = False
         self._deadline = deadline
 
@@ -103,6 +104,13 @@ class Sequence:
     @property
     def urgency(self) -> tuple[float, int]:
         return self.deadline, self.serial
+
+    @property
+    def kind(self) -> Kind:
+        """A newcomer becomes a listener with its first patch; one that is resumed is a listener at once."""
+        if not self.is_live:
+            return "batch"
+        return "listener" if self.has_audio else "newcomer"
 
     @property
     def is_resident(self) -> bool:

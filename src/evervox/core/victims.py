@@ -42,8 +42,8 @@ def choose_victims(
 def _yields(other: Sequence, sequence: Sequence, victims: list[Sequence], draft: Draft) -> bool:
     """Whether resident `other` gives way to waiting `sequence`, after `victims` have.
 
-    A held one does. Any other does with time to spare, unless that would take a tenant below its share for one that has
-    its own; and a tenant above its share gives way to one below whatever the time.
+    A held one does. Any other does if it is much less urgent, unless that would take a tenant below its share for one that has
+    its own; and a tenant above its share gives way to one below however urgent it is.
     """
     if other.is_held:
         return True
@@ -53,4 +53,4 @@ def _yields(other: Sequence, sequence: Sequence, victims: list[Sequence], draft:
         return True
     if mine >= 0 >= theirs and other.lane != sequence.lane:
         return False
-    return other.deadline > max(sequence.deadline, draft.now) + draft.limits.preempt_slack
+    return draft.rank(other) > max(draft.rank(sequence), draft.now) + draft.limits.preempt_slack
