@@ -118,6 +118,14 @@ def _wrap(app: FastAPI, state: State, log: RequestLog) -> None:
     app.add_middleware(Observe, metrics=state.metrics, log=log)
 
 
+def _without_security(schema: dict[str, Any]) -> None:
+    """A server without keys asks for none."""
+    schema["components"].pop("securitySchemes", None)
+    for path in schema["paths"].values():
+        for operation in path.values():
+            operation.pop("security", None)
+
+
 def _openapi(app: FastAPI) -> dict[str, Any]:
     """FastAPI's, with the speech body that we read ourselves."""
     if app.openapi_schema is None:
@@ -126,5 +134,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         schemas = schema["components"]["schemas"]
         schemas.update(body.pop("$defs", {}))
         schemas["SpeechBody"] = body
+        if not app.state.evervox.keys:
+            _without_security(schema)
         app.openapi_schema = schema
     return app.openapi_schema

@@ -114,7 +114,7 @@ class OrderDesk:
         if request.reference is not None or request.prompt is not None:
             raise BadRequest("voice: a stored voice and a clip in the body exclude each other", field="voice")
         voice = self.voices.load(tenant, name)
-        return in_voice(request, voice.clip, voice.transcript, self.info)
+        return replace(request, **voice.fields(has_reference=self.info.has_reference))
 
     def _clip(self, text: str | None, field: str) -> bytes | None:
         if text is None:
@@ -127,13 +127,6 @@ class OrderDesk:
         if len(clip) > self.max_clip_bytes:
             raise TooLarge(f"{field}: the clip has {len(clip)} bytes, the limit is {self.max_clip_bytes}", field=field)
         return clip
-
-
-def in_voice(request: SpeechRequest, clip: bytes, transcript: str | None, info: Info) -> SpeechRequest:
-    """The clip is the reference, where the model takes one; with a transcript it is continued, unless a style is asked for."""
-    if transcript is None or request.instructions is not None:
-        return replace(request, reference=clip)
-    return replace(request, reference=clip if info.has_reference else None, prompt=clip, prompt_text=transcript)
 
 
 def on_the_wire(error: EvervoxError) -> EvervoxError:

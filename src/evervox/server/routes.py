@@ -24,13 +24,21 @@ StateOf = Annotated[State, Depends(state_of)]
 Tenant = Annotated[str, Depends(tenant_of)]
 
 _BINARY = {"schema": {"type": "string", "format": "binary"}}
+EVENT = {
+    "type": "object",
+    "required": ["event", "data"],
+    "properties": {
+        "event": {"enum": ["speech.audio.delta", "speech.audio.done", "error"]},
+        "data": {"type": "string", "description": "JSON: `audio` in base64; or `usage`, `finish_reason`, `seed`; or `error`."},
+    },
+}
 SPEECH: dict[str, Any] = {
     "requestBody": {"required": True, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/SpeechBody"}}}}
 }
 SPOKEN: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Audio as it is made. `X-Audio-Sample-Rate`, `X-Audio-Channels` and `X-Seed` describe it.",
-        "content": dict.fromkeys(MEDIA_TYPES.values(), _BINARY) | {"text/event-stream": {"schema": {"type": "string"}}},
+        "content": dict.fromkeys(MEDIA_TYPES.values(), _BINARY) | {"text/event-stream": {"schema": EVENT}},
     }
 }
 

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Union
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from evervox.audio.encoders import AudioFormat  # noqa: TC001  read by pydantic
 from evervox.request import Priority  # noqa: TC001  read by pydantic
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
-Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=64)]
-"""A voice, adapter or tenant: letters, digits, `-` and `_`, at most 64, so that it is safe in a path, a label and a log."""
-
 MAX_INPUT = 4096
 MAX_SEED = 2**63 - 1
+
+
+def _whole(value: object) -> object:
+    """7.0 is an integer in JSON."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN, max_length=64)]
+"""A voice, adapter or tenant: letters, digits, `-` and `_`, at most 64, so that it is safe in a path, a label and a log."""
+Text = Annotated[str, StringConstraints(min_length=1, max_length=MAX_INPUT)]
+Int = Annotated[int, BeforeValidator(_whole)]
+Base64 = Annotated[str, WithJsonSchema({"type": "string", "format": "byte"})]
+
+
+def _field(default: Any, description: str, *examples: Any, **bounds: Any) -> Any:
+    return Field(default, description=description, examples=list(examples) or None, **bounds)
 
 
 class Strict(BaseModel):
@@ -24,7 +37,7 @@ class Strict(BaseModel):
 class VoiceRef(Strict):
     """A voice by id, as the OpenAI SDK sends it."""
 
-    id: Name = Field(description="The voice's name.", examples=["ada"])
+    id: Name = _field(..., "The voice's name.", "ada")
 
 
 class SpeechBody(Strict):
@@ -34,34 +47,24 @@ class SpeechBody(Strict):
         json_schema_extra={"examples": [{"input": "Hello there.", "voice": "default", "response_format": "wav", "seed": 7}]}
     )
 
-    input: str = Field(min_length=1, max_length=MAX_INPUT, description="The text to speak.", examples=["Hello there."])
-    model: str | None = Field(
-        None, max_length=256, description="The loaded model, or an alias the server was given.", examples=[None]
-    )
-    voice: Union[Name, VoiceRef] = Field(
-        "default", description="A stored voice; `default` is the model's own.", examples=["default"]
-    )
-    instructions: str | None = Field(
-        None, max_length=MAX_INPUT, description="A style, for models that take one.", examples=["calm, a little amused"]
-    )
-    response_format: AudioFormat = Field("mp3", description="The container and codec.", examples=["wav"])
-    speed: float = Field(1.0, ge=0.25, le=4.0, description="Faster or slower at the same pitch.", examples=[1.25])
-    stream_format: Literal["audio", "sse"] = Field(
-        "audio", description="Bytes of a file, or server-sent events.", examples=["audio"]
-    )
-    seed: int | None = Field(
-        None, ge=0, le=MAX_SEED, description="Same seed, same audio; chosen and returned if absent.", examples=[7]
-    )
-    cfg_value: float = Field(2.0, ge=0.0, le=10.0, description="Guidance: how closely the text is followed.", examples=[2.0])
-    inference_timesteps: int = Field(10, ge=2, le=100, description="Solver steps per patch: quality against time.", examples=[10])
-    max_seconds: float | None = Field(None, gt=0.0, le=3600.0, description="Ends the audio with `length` there.", examples=[30.0])
-    reference_audio: str | None = Field(None, min_length=4, description="A clip of the voice to speak with, base64.")
-    prompt_audio: str | None = Field(None, min_length=4, description="A clip to continue from, base64; needs `prompt_text`.")
-    prompt_text: str | None = Field(None, min_length=1, max_length=MAX_INPUT, description="What `prompt_audio` says.")
-    normalize: bool = Field(False, description="Spell out numbers and abbreviations first (needs `evervox[normalize]`).")
-    adapter: Name | None = Field(None, description="A loaded adapter.")
-    priority: Priority = Field("live", description="`batch` yields to listeners.", examples=["live"])
-    tenant: Name | None = Field(None, description="Whose cache to use; set by the key where keys are on.")
+    input: Text = _field(..., "The text to speak.", "Hello there.", pattern=r"\S")
+    model: str | None = _field(None, "The loaded model, or an alias that the server was given.", max_length=256)
+    voice: Union[Name, VoiceRef] = _field("default", "A stored voice; `default` is the model's own.", "default")
+    instructions: Text | None = _field(None, "A style, for models that take one.", "calm, a little amused")
+    response_format: AudioFormat = _field("mp3", "The container and codec.", "wav")
+    speed: float = _field(1.0, "Faster or slower at the same pitch.", 1.25, ge=0.25, le=4.0)
+    stream_format: Literal["audio", "sse"] = _field("audio", "The bytes of a file, or server-sent events.", "sse")
+    seed: Int | None = _field(None, "Same seed, same audio; drawn and told where absent.", 7, ge=0, le=MAX_SEED)
+    cfg_value: float = _field(2.0, "Guidance: how closely the text is followed.", 2.0, ge=0.0, le=10.0)
+    inference_timesteps: Int = _field(10, "Solver steps per patch: quality against time.", 10, ge=2, le=100)
+    max_seconds: float | None = _field(None, "Ends the audio there, with `length`.", 30.0, gt=0.0, le=3600.0)
+    reference_audio: Base64 | None = _field(None, "A clip of the voice to speak with, base64.")
+    prompt_audio: Base64 | None = _field(None, "A clip to continue from, base64; needs `prompt_text`.")
+    prompt_text: Text | None = _field(None, "What `prompt_audio` says.", "And so it went on.")
+    normalize: bool = _field(False, "Spell out numbers and abbreviations first (needs `evervox[normalize]`).", False)
+    adapter: Name | None = _field(None, "A loaded adapter.")
+    priority: Priority = _field("live", "`batch` yields to listeners.", "live")
+    tenant: Name | None = _field(None, "Whose cache to use; set by the key where keys are on.")
 
 
 class Problem(BaseModel):

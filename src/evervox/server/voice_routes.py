@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends, Path, Request
 from pydantic import StringConstraints
 from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
 
+from evervox.engine.voice import Voice
 from evervox.errors import BadRequest, TooLarge, Unsupported
 from evervox.request import SpeechRequest
 from evervox.server.context import State, state_of, tenant_of
-from evervox.server.orders import in_voice, renamed
+from evervox.server.orders import renamed
 from evervox.server.problems import WrongMedia
 from evervox.server.schemas import MAX_INPUT, NAME_PATTERN, VoiceCard, VoiceDeleted, VoiceList
 from evervox.server.voices import DEFAULT_VOICE, VoiceEntry
@@ -35,7 +37,11 @@ UPLOAD = {
             **_CLIP,
             "description": "An audio file of the voice, 3 to 30 seconds. OpenAI's name, `audio_sample`, works too.",
         },
-        "transcript": {"type": "string", "maxLength": MAX_INPUT, "description": "What is said in it: a closer likeness."},
+        "transcript": {
+            "type": "string",
+            "maxLength": MAX_INPUT,
+            "description": "What is said in it; some models need it.",
+        },
         "consent": {"type": "string", "maxLength": 256, "description": "OpenAI's field: taken, not needed, not kept."},
     },
 }
@@ -59,14 +65,10 @@ async def list_voices(state: StateOf, tenant: Tenant) -> VoiceList:
 @router.post("/v1/voices", summary="Store a voice", status_code=201, openapi_extra=BODY)
 @router.post("/v1/audio/voices", include_in_schema=False)
 async def add_voice(request: Request, state: StateOf, tenant: Tenant) -> VoiceCard:
-    """Upload a clip under a name, with its transcript for a closer likeness. The clip is tried before it is kept."""
-    name, transcript, clip = await _read_upload(request, state)
-    if transcript is None and not state.engine.info.has_reference:
-        raise Unsupported(
-            f"transcript: {state.engine.info.name} clones a voice only with the clip's transcript", field="transcript"
-        )
-    await _try(state.engine, clip, transcript)
-    return _card(await state.helpers.run(state.voices.add, tenant, name, clip, transcript))
+    """Upload a clip under a name, with what is said in it where the model needs that. It is tried before it is kept."""
+    name, voice = await _read_upload(request, state)
+    await _try(state.engine, voice)
+    return _card(await state.helpers.run(state.voices.add, tenant, name, voice))
 
 
 @router.delete("/v1/voices/{name}", summary="Delete a voice")
@@ -77,31 +79,35 @@ async def delete_voice(name: VoiceName, state: StateOf, tenant: Tenant) -> Voice
     return VoiceDeleted(id=name)
 
 
-async def _read_upload(request: Request, state: State) -> tuple[str, str | None, bytes]:
-    """Name, transcript and clip, checked."""
+async def _read_upload(request: Request, state: State) -> tuple[str, Voice]:
+    """Its name and the voice, all fields checked."""
     if not request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         raise WrongMedia("content-type: must be multipart/form-data")
-    async with request.form(max_files=1, max_fields=MAX_PARTS) as form:
-        for field, value in form.multi_items():
-            _check_part(field, value)
-        clip = await _clip(form, state.settings.max_clip_bytes)
-        name, transcript = str(form.get("name", "")), str(form.get("transcript", "")).strip() or None
+    try:
+        async with request.form(max_files=1, max_fields=MAX_PARTS) as form:
+            for field, value in form.multi_items():
+                _check_part(field, value)
+            clip = await _clip(form, state.settings.max_clip_bytes)
+            name, transcript = str(form.get("name", "")), str(form.get("transcript", "")).strip() or None
+    except HTTPException as error:
+        raise BadRequest(f"body: {error.detail}", field="body") from None
     if not re.fullmatch(NAME_PATTERN, name):
         raise BadRequest(f"name: must match {NAME_PATTERN}", field="name")
     if transcript is not None and len(transcript) > MAX_INPUT:
         raise TooLarge(f"transcript: has {len(transcript)} characters, the limit is {MAX_INPUT}", field="transcript")
-    return name, transcript, clip
+    return name, Voice.from_clip(clip, transcript)
 
 
-async def _try(engine: SpeechEngine, clip: bytes, transcript: str | None) -> None:
-    """Speak one patch in the voice: raises what is wrong with the clip, and leaves it encoded in the engine's cache."""
-    request = in_voice(SpeechRequest(text=TRIAL, timesteps=2, priority="batch"), clip, transcript, engine.info)
-    stream = engine.speak(request)
+async def _try(engine: SpeechEngine, voice: Voice) -> None:
+    """Speak one patch in the voice: raises what is wrong with its clip, and leaves it encoded in the engine's cache."""
+    if voice.transcript is None and not engine.info.has_reference:
+        raise Unsupported(f"transcript: {engine.info.name} speaks in a clip's voice only with its transcript", field="transcript")
+    fields = voice.fields(has_reference=engine.info.has_reference)
+    stream = engine.speak(SpeechRequest(text=TRIAL, timesteps=2, priority="batch", **fields))
     try:
         await stream.__anext__()
     except BadRequest as error:
-        clip_field = "transcript" if error.field == "prompt_text" else "clip"
-        raise renamed(error, clip_field) from None
+        raise renamed(error, "transcript" if error.field == "prompt_text" else "clip") from None
     finally:
         await stream.aclose()
 

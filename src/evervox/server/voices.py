@@ -8,17 +8,16 @@ from __future__ import annotations
 import logging
 import os
 import re
+import secrets
 import threading
 import time
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save
 
-from evervox.errors import Conflict, EngineFailure, NotFound, TooLarge
+from evervox.engine.voice import Voice
+from evervox.errors import BadRequest, Conflict, EngineFailure, NotFound, TooLarge
 from evervox.server.problems import Forbidden
 from evervox.server.schemas import NAME_PATTERN
 
@@ -74,36 +73,31 @@ class VoiceStore:
         with self._lock:
             return sorted((e for e in self._index.values() if e.tenant in (tenant, "")), key=lambda e: (e.name, e.tenant))
 
-    def add(self, tenant: str, name: str, clip: bytes, transcript: str | None) -> VoiceEntry:
+    def add(self, tenant: str, name: str, voice: Voice) -> VoiceEntry:
         """Raises `Conflict` for a name that the tenant can see already, `TooLarge` when the tenant's share is full."""
-        digest = _digest(clip)
-        metadata = {"digest": digest, "created": str(int(time.time()))} | (
-            {} if transcript is None else {"transcript": transcript}
-        )
-        data = save({"clip": np.frombuffer(clip, np.uint8)}, metadata)
-        entry = VoiceEntry(tenant, name, digest, transcript, int(metadata["created"]), len(data))
-        with self._lock:
-            self._check_room(tenant, name, len(data))
-            self._index[tenant, name] = entry
+        path = self._path(tenant, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{secrets.token_hex(8)}")
         try:
-            _write(self._path(tenant, name), data)
-        except BaseException:
-            self._index.pop((tenant, name), None)
-            raise
+            _write(voice, draft)
+            entry = VoiceEntry(tenant, name, voice.digest.hex(), voice.transcript, int(time.time()), draft.stat().st_size)
+            with self._lock:
+                self._check_room(entry)
+                draft.replace(path)
+                self._index[tenant, name] = entry
+        finally:
+            draft.unlink(missing_ok=True)
         return entry
 
-    def load(self, tenant: str, name: str) -> StoredVoice:
+    def load(self, tenant: str, name: str) -> Voice:
         """Raises `NotFound`; `EngineFailure` if the file is not what was stored."""
         entry = self._find(tenant, name)
         try:
-            clip = load_file(self._path(entry.tenant, name))["clip"].tobytes()
-        except FileNotFoundError:
+            return Voice.load(self._path(entry.tenant, name))
+        except NotFound:
             raise NotFound(f"voice: the file of {name!r} has gone", field="voice") from None
-        except (SafetensorError, KeyError, OSError) as error:
-            raise EngineFailure(f"voice {name!r} cannot be read: {error}") from None
-        if _digest(clip) != entry.digest:
-            raise EngineFailure(f"voice {name!r} is damaged on disk; delete it and store it again")
-        return StoredVoice(clip, entry.transcript)
+        except BadRequest as error:
+            raise EngineFailure(f"voice {name!r} is damaged on disk; delete it and store it again ({error})") from None
 
     def delete(self, tenant: str, name: str) -> None:
         """Raises `NotFound`, and `Forbidden` for a shared voice where the caller is a tenant."""
@@ -121,16 +115,15 @@ class VoiceStore:
             raise NotFound(f"voice: there is none called {name!r}; GET /v1/voices lists them", field="voice")
         return entry
 
-    def _check_room(self, tenant: str, name: str, num_bytes: int) -> None:
-        if name == DEFAULT_VOICE or (tenant, name) in self._index or ("", name) in self._index:
-            raise Conflict(f"name: there is a voice called {name!r} already", field="name")
-        own = [e.num_bytes for e in self._index.values() if e.tenant == tenant]
+    def _check_room(self, new: VoiceEntry) -> None:
+        if new.name == DEFAULT_VOICE or (new.tenant, new.name) in self._index or ("", new.name) in self._index:
+            raise Conflict(f"name: there is a voice called {new.name!r} already", field="name")
+        own = [entry.num_bytes for entry in self._index.values() if entry.tenant == new.tenant]
         if len(own) >= self.max_voices:
             raise TooLarge(f"name: {len(own)} voices are stored, the limit is {self.max_voices}; delete one first", field="name")
-        if sum(own) + num_bytes > self.max_bytes:
-            raise TooLarge(
-                f"clip: with it {sum(own) + num_bytes} bytes would be stored, the limit is {self.max_bytes}", field="clip"
-            )
+        total = sum(own) + new.num_bytes
+        if total > self.max_bytes:
+            raise TooLarge(f"clip: with it {total} bytes would be stored, the limit is {self.max_bytes}", field="clip")
 
     def _path(self, tenant: str, name: str) -> Path:
         return self._folder / (tenant or SHARED) / f"{name}{SUFFIX}"
@@ -145,21 +138,14 @@ def _scan(folder: Path) -> Iterator[VoiceEntry]:
         try:
             with safe_open(path, framework="numpy") as file:
                 meta = file.metadata() or {}
-            yield VoiceEntry(tenant, path.stem, meta["digest"], meta.get("transcript"), int(meta["created"]), path.stat().st_size)
-        except (SafetensorError, KeyError, ValueError, OSError) as error:
+            stat = path.stat()
+            yield VoiceEntry(tenant, path.stem, meta["digest"], meta.get("transcript"), int(stat.st_mtime), stat.st_size)
+        except (SafetensorError, KeyError, OSError) as error:
             log.warning("%s is not a voice and is left out: %s", path, error)
 
 
-def _write(path: Path, data: bytes) -> None:
-    """All of it or nothing, whenever the power goes."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".part")
-    with draft.open("wb") as file:
-        file.write(data)
-        file.flush()
+def _write(voice: Voice, path: Path) -> None:
+    """On the disk, and not only on its way there."""
+    voice.save(path)
+    with path.open("rb") as file:
         os.fsync(file.fileno())
-    draft.replace(path)
-
-
-def _digest(clip: bytes) -> str:
-    return blake2b(clip, digest_size=16).hexdigest()
