@@ -82,9 +82,7 @@ class Voice:
         if has_reference:
             return {"reference": self.clip}
         if self.transcript is None:
-            raise BadRequest(
-                "needs a transcript: this model takes no reference, only a prompt with its words", field="voice"
-            )
+            raise BadRequest("needs a transcript: this model takes no reference, only a prompt with its words", field="voice")
         return {"prompt": self.clip, "prompt_text": self.transcript}
 
 
