@@ -9,6 +9,7 @@ import torch
 
 from evervox.errors import ConfigError
 from evervox.layers.packed import pack
+from evervox.layers.quantized import can_quantize, quantize
 from evervox.models.voxcpm.config import VoxConfig
 from evervox.models.voxcpm.weights import load_model, load_vae
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from evervox.models.voxcpm.vae import AudioVae
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+INT8 = "int8"
+"""Linear layers in 8-bit integers, the rest in float32: for CPUs, and only there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,11 @@ def load(folder: Path, *, dtype: str = "auto", device: str = "auto") -> Loaded:
     kind = resolve_dtype(dtype, where)
     vae_dtype = torch.float64 if kind is torch.float64 else torch.float32
     model = load_model(folder, config, dtype=kind, device=where)
-    pack(model)
+    if dtype == INT8:
+        quantize(model)
+        model.float()
+    else:
+        pack(model)
     vae = load_vae(folder, config, device=where, dtype=vae_dtype)
     pack(vae)
     return Loaded(folder, config, model, vae)
@@ -61,9 +68,13 @@ def resolve_device(device: str) -> torch.device:
 
 
 def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 on a GPU and float32 on a CPU."""
+    """The dtype to load in. `auto` is bfloat16 on a GPU and float32 on a CPU; `int8` is quantised from bfloat16."""
     if dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
+    if dtype == INT8:
+        if device.type != "cpu" or not can_quantize():
+            raise ConfigError("dtype 'int8' needs an x86 CPU and no GPU; use auto")
+        return torch.bfloat16
     if dtype not in DTYPES:
-        raise ConfigError(f"dtype {dtype!r} is unknown; use auto, {', '.join(DTYPES)}")
+        raise ConfigError(f"dtype {dtype!r} is unknown; use auto, {', '.join((*DTYPES, INT8))}")
     return DTYPES[dtype]
