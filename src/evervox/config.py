@@ -32,7 +32,7 @@ class Settings(_Settings):
     model_config = SettingsConfigDict(env_prefix="EVERVOX_")
 
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "float64", "int8"] = "auto"
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads of the worker; None leaves it to torch")
 
     max_running: int = Field(16, ge=1, le=1024, description="sequences that hold memory on the device at once")

@@ -13,7 +13,7 @@ def serve(  # noqa: PLR0917  one parameter per option
     host: Annotated[str | None, typer.Option(help="Address to listen on. [127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 takes any free one. [8000]")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:N. [auto]")] = None,
-    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16 or float64. [auto]")] = None,
+    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16, float16, float64 or int8 (CPU). [auto]")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads of the worker.")] = None,
     max_running: Annotated[int | None, typer.Option(help="Sequences on the device at once. [16]")] = None,
     max_waiting: Annotated[int | None, typer.Option(help="Requests beyond those before 429. [64]")] = None,
