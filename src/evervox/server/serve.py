@@ -17,6 +17,8 @@ def serve(  # noqa: PLR0917  one parameter per option
     threads: Annotated[int | None, typer.Option(help="CPU threads of the worker.")] = None,
     max_running: Annotated[int | None, typer.Option(help="Sequences on the device at once. [16]")] = None,
     max_waiting: Annotated[int | None, typer.Option(help="Requests beyond those before 429. [64]")] = None,
+    graphs: Annotated[bool | None, typer.Option(help="Record a GPU's steps at start. [yes]")] = None,
+    graph_memory: Annotated[int | None, typer.Option(help="Bytes for recorded steps. [a tenth of the GPU's]")] = None,
     request_timeout: Annotated[float | None, typer.Option(help="Seconds for one request. [300]")] = None,
     drain_timeout: Annotated[float | None, typer.Option(help="Seconds for open streams after SIGTERM. [30]")] = None,
     voices: Annotated[Path | None, typer.Option(help="Folder of stored voices. [~/.local/share/evervox/voices]")] = None,
@@ -31,6 +33,7 @@ def serve(  # noqa: PLR0917  one parameter per option
     )
     server |= _given(aliases=alias and tuple(alias), cors_origins=cors_origin and tuple(cors_origin), log_format=log_format)
     engine = _given(device=device, dtype=dtype, threads=threads, max_running=max_running, max_waiting=max_waiting)
+    engine |= _given(graphs=graphs, graph_memory=graph_memory)
     from evervox.config import ServerSettings
     from evervox.server.host import run, serve_forever
     from evervox.server.requestlog import set_up_logging
