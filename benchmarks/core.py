@@ -195,7 +195,7 @@ def bytes_per_block(num_blocks: int) -> float:
     return used / pool.num_blocks
 
 
-def key_seconds_per_slot(slots: int = 4096, rounds: int = 40) -> float:
+def key_seconds_per_slot(slots: int = 256, rounds: int = 400) -> float:
     """A clip's slot keys and its chain, per slot."""
     times = []
     for turn in range(rounds):

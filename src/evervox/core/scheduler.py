@@ -96,9 +96,8 @@ class Scheduler:
         self._lanes.add(sequence)
 
     def _patience(self, new: NewSequence) -> float:
-        if new.priority == "batch":
-            return self.limits.batch_horizon
-        return 0.0 if new.done_patches else self.limits.first_audio_target
+        waits = {"batch": self.limits.batch_horizon, "newcomer": self.limits.first_audio_target, "listener": 0.0}
+        return waits[new.kind]
 
     def cancel(self, seq: int) -> bool:
         """End a sequence in whatever state it is. False where there is none of that id."""

@@ -36,6 +36,13 @@ class NewSequence:
     adapter: int | None = None
     done_patches: int = 0
 
+    @property
+    def kind(self) -> Kind:
+        """A newcomer becomes a listener with its first patch; one that is resumed is a listener at once."""
+        if self.priority == "batch":
+            return "batch"
+        return "listener" if self.done_patches else "newcomer"
+
     def require_fits(self, limits: SchedulerLimits) -> None:
         """Raise `Refused` where even an empty engine could not serve it."""
         if not self.keys:
@@ -64,9 +71,8 @@ class Sequence:
         "chain",
         "computed",
         "generated",
-        "has_audio",
         "is_held",
-        "is_live",
+        "kind",
         "lane",
         "length",
         "max_patches",
@@ -82,7 +88,7 @@ class Sequence:
         self.serial = serial
         self.lane = lane
         self.adapter = new.adapter
-        self.is_live = new.priority == "live"
+        self.kind = new.kind
         self.max_patches = new.max_patches
         self.chain = chain
         chain.extend(new.keys)
@@ -93,7 +99,6 @@ class Sequence:
         self.computed = 0  # slots whose KV is in `blocks`
         self.blocks: tuple[int, ...] = ()
         self.span: Span | None = None  # planned and not yet committed
-        self.has_audio = new.done_patches > 0
         self.is_held = False
         self._deadline = deadline
 
@@ -104,13 +109,6 @@ class Sequence:
     @property
     def urgency(self) -> tuple[float, int]:
         return self.deadline, self.serial
-
-    @property
-    def kind(self) -> Kind:
-        """A newcomer becomes a listener with its first patch; one that is resumed is a listener at once."""
-        if not self.is_live:
-            return "batch"
-        return "listener" if self.has_audio else "newcomer"
 
     @property
     def is_resident(self) -> bool:
@@ -129,10 +127,10 @@ class Sequence:
         """One more patch is made. The listener's buffer now runs dry later by its length, and not before `now`."""
         self.generated += 1
         self.length += 1
-        if self.is_live:
-            dry = max(now, self._deadline) if self.has_audio else now
+        if self.kind != "batch":
+            dry = max(now, self._deadline) if self.kind == "listener" else now
             self._deadline = dry + patch_seconds
-            self.has_audio = True
+            self.kind = "listener"
 
     def seal(self) -> None:
         """Bring the key chain up to the last computed slot, generated ones included."""
