@@ -1,4 +1,4 @@
-"""The shipped folder is a checkpoint like any other: the reference's own loader reads it and speaks the same latents from the same noise."""
+"""The shipped folder is a checkpoint like any other: the reference's own loader reads it and speaks the same latents."""
 
 from __future__ import annotations
 
