@@ -41,6 +41,8 @@ class Settings(_Settings):
     block_size: int = Field(16, ge=1, le=1024, description="slots per block of the KV cache")
     kv_bytes: int | None = Field(None, ge=1, description="KV cache; None sizes it from the device")
     device_share: float = Field(0.9, gt=0, le=1, description="share of a GPU's memory that the worker may use")
+    graphs: bool = Field(True, description="record the steps of a GPU at start; False runs all of them eagerly")
+    graph_memory: int | None = Field(None, ge=0, description="bytes for recorded steps; None is a tenth of the GPU's memory")
     first_audio_target: float = Field(0.5, gt=0, le=60, description="time to first audio that the scheduler aims at")
 
     stream_buffer: int = Field(64, ge=1, le=4096, description="chunks made ahead of a slow reader before its stream is held")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from evervox.runner.graphs import Key
 
@@ -53,7 +56,7 @@ class CudaRecorder:
 
     def clear(self) -> None:
         # a stream's workspaces are shared by all graphs recorded on it, so a new set takes a new stream
-        self._stream: torch.cuda.Stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        self._stream = _stream(self._device, first=True)
         self._pool = torch.cuda.graph_pool_handle()
         torch.cuda.empty_cache()
 
@@ -61,6 +64,20 @@ class CudaRecorder:
         torch.cuda.synchronize(self._device)
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(self._device)[0]
+
+
+def side_stream(device: torch.device, *, first: bool) -> Callable[[], AbstractContextManager[Any]]:
+    """Work done in this context has a stream of its own; where two compete, the one that is `first` goes first."""
+    if device.type != "cuda":
+        return nullcontext
+    return partial(torch.cuda.stream, _stream(device, first=first))
+
+
+def _stream(device: torch.device, *, first: bool) -> torch.cuda.Stream:
+    """It begins after what has been launched so far."""
+    stream: torch.cuda.Stream = torch.cuda.Stream(device, priority=-1 if first else 0)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))
+    return stream
 
 
 def show_progress(done: int, total: int, key: Key, num_bytes: int) -> None:

@@ -11,12 +11,13 @@ import torch
 
 from evervox.core.plan import Outcome
 from evervox.layers.paged import PagedCache, SdpaAttend
-from evervox.runner import memory
+from evervox.runner import gpu, memory
 from evervox.runner.batch import emission, pack
 from evervox.runner.execute import Executor
 from evervox.runner.graphs import GraphSet
 from evervox.runner.inputs import Emitted, Inputs, StepResult
 from evervox.runner.load import Loaded, load
+from evervox.runner.recorder import show_progress, side_stream
 from evervox.runner.rows import Resident, Rows
 from evervox.runner.simple import encode_samples
 from evervox.runner.stages import Stages
@@ -64,13 +65,16 @@ class PagedRunner:
         slots = max(max_slots, max_running)
         self.stages = Stages(loaded, self.caches, self.rows, attend or plain, max_slots=slots, blocks=longest)
         self.graphs = GraphSet(self.stages.list(record_language=attend is not None), recorder, memory_limit=graph_memory)
-        self._execute = Executor(self.stages, self.graphs)
+        self._execute, self._records = Executor(self.stages, self.graphs), recorder is not None
+        self._first, self._second = side_stream(where, first=True), side_stream(where, first=False)
         self._residents: dict[int, Resident] = {}
 
-    @torch.inference_mode()
     def record(self, progress: Callable[[int, int, Key, int], None] | None = None) -> None:
         """Record every shape, over padding alone. Once, before the first step."""
-        self.graphs.record(progress)
+        with torch.inference_mode(), self._first():
+            if self._records:
+                self.stages.times.fill_all()
+            self.graphs.record(progress)
 
     @property
     def patch_shape(self) -> tuple[int, int]:
@@ -100,11 +104,15 @@ class PagedRunner:
 
     def encode(self, samples: NDArray[np.float32]) -> NDArray[np.floating[Any]]:
         """Latents `[patches, patch_size, latent_dim]` of whole patches of samples. Any thread."""
-        return encode_samples(self.loaded, samples)
+        with self._second():
+            return encode_samples(self.loaded, samples)
 
-    @torch.inference_mode()
     def step(self, plan: StepPlan) -> StepResult:
         """Compute every span. Where this raises, the cache may be half written but no sequence has moved."""
+        with torch.inference_mode(), self._first():
+            return self._step(plan)
+
+    def _step(self, plan: StepPlan) -> StepResult:
         for seq in plan.parked:
             if seq in self._residents:
                 self.rows.leave(self._residents[seq])
@@ -147,12 +155,37 @@ class PagedRunner:
 
 
 def create(folder: str | Path, settings: Settings) -> PagedRunner:
-    """Load a checkpoint and size the cache. Raises `CheckpointError` and `ConfigError`."""
+    """Load a checkpoint, size the cache, record the shapes. Raises `CheckpointError` and `ConfigError`."""
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
+    gpu.set_up_allocator()
     loaded = load(Path(folder), dtype=settings.dtype, device=settings.device)
-    on_gpu = loaded.model.device.type == "cuda"
-    found = memory.cuda_memory(loaded.model.device) if on_gpu else memory.host_memory()
-    share = settings.device_share if on_gpu else memory.CPU_SHARE
-    blocks = memory.size_cache(loaded.config, settings, loaded.model.dtype, found, share)
-    return PagedRunner(loaded, num_blocks=blocks, block_size=settings.block_size, max_running=settings.max_running)
+    runner = _on_gpu(loaded, settings) if loaded.model.device.type == "cuda" else _on_cpu(loaded, settings)
+    runner.record(show_progress)
+    return runner
+
+
+def _on_cpu(loaded: Loaded, settings: Settings) -> PagedRunner:
+    blocks = memory.size_cache(loaded.config, settings, loaded.model.dtype, memory.host_memory(), memory.CPU_SHARE)
+    return PagedRunner(
+        loaded,
+        num_blocks=blocks,
+        block_size=settings.block_size,
+        max_running=settings.max_running,
+        max_slots=settings.slots_per_step,
+    )
+
+
+def _on_gpu(loaded: Loaded, settings: Settings) -> PagedRunner:
+    device, dtype = loaded.model.device, loaded.model.dtype
+    found = gpu.memory_taken(loaded, settings)
+    return PagedRunner(
+        loaded,
+        num_blocks=memory.size_cache(loaded.config, settings, dtype, found, settings.device_share),
+        block_size=settings.block_size,
+        max_running=settings.max_running,
+        max_slots=settings.slots_per_step,
+        attend=gpu.kernel_attend(loaded.config, dtype),
+        recorder=gpu.recorder(device, settings),
+        graph_memory=gpu.graph_memory(found.total, settings),
+    )

@@ -1,0 +1,74 @@
+"""What an NVIDIA GPU adds to the runner: its allocator's setting, kernels, recorded shapes, and memory kept for all of them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from evervox.kernels import has_triton
+from evervox.runner.memory import Memory, cuda_memory
+from evervox.runner.recorder import CudaRecorder
+from evervox.runner.simple import encode_samples
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from evervox.config import Settings
+    from evervox.layers.attention_metadata import AttentionMetadata
+    from evervox.models.voxcpm.config import VoxConfig
+    from evervox.runner.load import Loaded
+    from evervox.runner.stages import StepAttend
+
+GRAPH_SHARE = 0.1
+"""Of a GPU's memory, for recorded shapes, unless `graph_memory` says otherwise."""
+
+
+def set_up_allocator() -> None:
+    """Segments that grow instead of new ones beside the old: no fragments. Before the first use of CUDA, or it has no effect."""
+    newer = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) >= (2, 9)
+    os.environ.setdefault("PYTORCH_ALLOC_CONF" if newer else "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+
+
+def kernel_attend(config: VoxConfig, dtype: torch.dtype) -> Callable[[AttentionMetadata], StepAttend] | None:
+    """Our kernels; None where triton is not installed or there is no kernel for these heads: plain attention serves then."""
+    if not has_triton():
+        return None
+    from evervox.kernels.attend import KernelAttend
+    from evervox.kernels.paged_attention import supports
+
+    return KernelAttend if all(supports(dtype, stack.head_dim) for stack in (config.lm, config.residual)) else None
+
+
+def recorder(device: torch.device, settings: Settings) -> CudaRecorder | None:
+    """None where nothing is to be recorded."""
+    return CudaRecorder(device) if settings.graphs else None
+
+
+def graph_memory(total: int, settings: Settings) -> int:
+    """Bytes that recorded shapes may take of a GPU with `total`."""
+    if not settings.graphs:
+        return 0
+    return int(total * GRAPH_SHARE) if settings.graph_memory is None else settings.graph_memory
+
+
+def memory_taken(loaded: Loaded, settings: Settings) -> Memory:
+    """What is left for the KV cache once weights, rows, recorded shapes and the longest clip's encoding have theirs."""
+    device = loaded.model.device
+    encoding = _peak_of_encoding(loaded, settings.max_clip_seconds)
+    torch.cuda.empty_cache()
+    now = cuda_memory(device)
+    rows = (settings.max_running + 1) * loaded.vae.new_tails(1).num_bytes
+    return Memory(now.total, now.taken + encoding + rows + graph_memory(now.total, settings))
+
+
+def _peak_of_encoding(loaded: Loaded, seconds: float) -> int:
+    """Bytes beyond what is held before and after."""
+    config, device = loaded.config, loaded.model.device
+    patches = max(1, int(seconds * config.vae.encoder_sample_rate / config.encoder_samples_per_patch))
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    encode_samples(loaded, np.zeros(patches * config.encoder_samples_per_patch, np.float32))
+    return torch.cuda.max_memory_allocated(device) - before
