@@ -368,13 +368,26 @@ def test_a_twin_whose_owner_goes_away_computes_the_prefix_itself() -> None:
     assert harness.starts(2)[0] == 4  # the one block that was published in time
 
 
-def test_a_twin_that_would_miss_its_deadline_does_not_wait() -> None:
-    harness = Harness(slots_per_step=64, first_audio_target=0.05)
-    harness.step()  # steps take 20 ms
+@pytest.mark.parametrize(("target", "waits"), [(0.03, False), (0.05, True)])
+def test_a_twin_that_would_miss_its_deadline_by_waiting_does_not_wait(target: float, waits: bool) -> None:
+    harness = Harness(first_audio_target=target)
+    harness.submit(0, "x", patches=1)
+    harness.step()  # steps take 20 ms: alone it is one, after its twin two
+    harness.submit(1, "abcdefghijkl1")
+    harness.submit(2, "abcdefghijkl2")
+    harness.step()
+    assert harness.starts(2) == ([] if waits else [0])
+    harness.drain()
+    assert harness.starts(2)[0] == (12 if waits else 0)
+
+
+def test_nobody_waits_for_a_less_urgent_twin() -> None:
+    harness = Harness(slots_per_step=64)
     harness.submit(1, "abcdefghijkl1" * 9, priority="batch")
-    harness.plan()  # the owner is under way, slowly
-    harness.submit(2, "abcdefghijkl1" * 2, patches=1)
-    assert 2 in {span.seq for span in harness.step().spans}
+    harness.step()
+    harness.submit(2, "abcdefghijkl1" * 9 + "2", patches=1)
+    assert harness.step().spans[0].seq == 2
+    harness.drain()
 
 
 def test_one_prefill_leaves_every_running_stream_its_slot() -> None:

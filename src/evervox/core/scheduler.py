@@ -23,7 +23,7 @@ from evervox.core.adapters import AdapterResidency
 from evervox.core.blocks import BlockPool
 from evervox.core.draft import Draft
 from evervox.core.errors import BrokenBooks, Refused, require
-from evervox.core.inflight import InFlight
+from evervox.core.inflight import InFlight, waits_for_twin
 from evervox.core.keys import KeyChain
 from evervox.core.lanes import Lanes
 from evervox.core.limits import SchedulerLimits
@@ -210,7 +210,7 @@ class Scheduler:
         if self._crowds(sequence, draft) or not self._has_adapter_room(sequence, draft):
             return False
         hits = self.pool.match(sequence.findable(self.limits.block_size))
-        if self._waits_for_twin(sequence, len(hits), draft):
+        if waits_for_twin(sequence, len(hits), self._inflight, draft, self._step_seconds):
             return False
         victims = choose_victims(sequence, hits, self.num_running, self.pool, draft)
         if victims is None:
@@ -266,22 +266,6 @@ class Scheduler:
         if draft.excess[sequence.lane] < 0:
             return False
         return any(draft.excess[lane] < 0 for lane in self._lanes.lanes_with_waiting())
-
-    def _waits_for_twin(self, sequence: Sequence, num_hits: int, draft: Draft) -> bool:
-        """Whether to wait for a prefix that this very step computes for another, rather than compute it as well.
-
-        Not where waiting would miss a deadline that computing would meet.
-        """
-        owner, num_shared = self._inflight.leading_run(sequence.findable(self.limits.block_size)[num_hits:])
-        twin = None if owner is None else draft.spans.get(owner)
-        if twin is None:
-            return False
-        shared_stop = (num_hits + num_shared) * self.limits.block_size
-        steps = _ceil(shared_stop - twin.start, twin.stop - twin.start)
-        steps += _ceil(sequence.length - shared_stop, self.limits.slots_per_step)
-        alone = _ceil(sequence.length - num_hits * self.limits.block_size, draft.budget)
-        in_time = [draft.now + count * self._step_seconds <= sequence.deadline for count in (steps, alone)]
-        return in_time[0] or not in_time[1]
 
     # After the step
 
@@ -358,7 +342,3 @@ class Scheduler:
 
     def __repr__(self) -> str:
         return f"Scheduler(step {self._step}, {list(self._sequences.values())}, in flight {len(self._inflight)}, {self.pool!r})"
-
-
-def _ceil(amount: int, unit: int) -> int:
-    return -(-amount // unit)
