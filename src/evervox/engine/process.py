@@ -32,7 +32,7 @@ class Launch(msgspec.Struct, frozen=True):
     """All that a worker is told on its command line. `settings` are the checked ones, as a plain dict."""
 
     model: str
-    settings: dict[str, str | int | float | None]
+    settings: dict[str, str | int | float | bool | None]
     folder: str
     parent: int
 
