@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 ROWS, SLOTS, PATCHES, CHOSEN = 6, 160, 672, 192  # CHOSEN: patches that the DiT learns from in one step
 MAIN_REFERENCE_SHARE = 0.06
 LONGEST_REFERENCE = 25  # patches
+JOINED_SHARE = 0.25  # of sentences that are followed by another
 NOISE = 0.35
 PATIENCE = 8  # utterances that may fail to fit before a batch counts as full
 RARE, FIGURES = 0.5, (CHARACTERS.index("0") + len(CONTROLS), CHARACTERS.index("9") + len(CONTROLS))
@@ -103,6 +104,17 @@ def rarity(examples: Sequence[Example]) -> list[float]:
     return [float((np.maximum(counts[each], 1.0) ** -RARE).mean()) if len(each) else 0.0 for each in words]
 
 
+def _join(first: Example, second: Example) -> Example:
+    """Two sentences in one breath: the first one's silent tail is the pause between them."""
+    return Example(
+        np.concatenate((first.ids, second.ids)),
+        np.concatenate((first.patches, second.patches)),
+        np.concatenate((first.phonemes, second.phonemes)),
+        np.concatenate((first.slots, second.slots + len(first.ids))),
+        first.voice,
+    )
+
+
 class Packer:
     """Draws batches from a list of examples."""
 
@@ -111,6 +123,7 @@ class Packer:
         self._by_voice: dict[int, list[Example]] = {}
         for example in examples:
             self._by_voice.setdefault(example.voice, []).append(example)
+        self._ends = {CHARACTERS.index(mark) + len(CONTROLS) for mark in ".?"}
         self._weights = list(itertools.accumulate(rarity(examples)))
 
     def batch(self, step: int) -> Batch:
@@ -132,6 +145,8 @@ class Packer:
     def _segment(self, rng: Random) -> _Segment:
         example = rng.choices(self._examples, cum_weights=self._weights)[0]
         if example.voice == 0 and rng.random() >= MAIN_REFERENCE_SHARE:
+            while example.ids[-1] in self._ends and rng.random() < JOINED_SHARE:
+                example = _join(example, rng.choice(self._by_voice[0]))
             return _Segment(example, None)
         other = rng.choice(self._by_voice[example.voice]).patches
         return _Segment(example, other[: min(len(other) - TAIL_PATCHES, LONGEST_REFERENCE)])
