@@ -14,20 +14,21 @@ from evervox.conditioning.prepare import DRAWN_SEEDS, Preparer
 from evervox.conditioning.split import split
 from evervox.conditioning.text import TextTokenizer
 from evervox.config import Settings
+from evervox.engine.jobs import Job
 from evervox.engine.stream import SpeechStream
 from evervox.engine.supervisor import State, Supervisor
 from evervox.engine.utterance import Form, Prepared, Utterance
+from evervox.engine.voice import Voice
 from evervox.errors import DeadlineExceeded, Overloaded, Unavailable
 from evervox.ledger import Ledger, Line
 from evervox.models.voxcpm.config import VoxConfig
 from evervox.models.voxcpm.hub import checkpoint_folder
+from evervox.request import SpeechRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
     from types import TracebackType
-
-    from evervox.request import SpeechRequest
 
 CLIP_THREADS = 2
 
@@ -185,6 +186,21 @@ class Engine:
         self._open.add(utterance)
         self._limit_time(utterance, request)
         return SpeechStream(utterance, self._config.sample_rate)
+
+    async def encode(self, voice: Voice) -> Voice:
+        """The voice as latents, to be kept: encoded by the worker beside its streams. Raises what a stream raises."""
+        self._admit()
+        fields = voice.fields(has_reference=self._config.has_reference)
+        prepared = await self._prepare(SpeechRequest(text="a", **fields))
+        job = Job(prepared.prompt, prepared.sampling, wake=lambda: None, is_clip_only=True)
+        self._supervisor.submit(job)
+        try:
+            await job.done.wait()
+        finally:
+            self._supervisor.cancel(job)
+        if job.error is not None:
+            raise job.error
+        return Voice.from_latents(job.patches[0], voice.transcript)
 
     def _admit(self) -> None:
         """Room for one more, or the error that says why not."""

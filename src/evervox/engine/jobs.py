@@ -36,6 +36,7 @@ class Job:
         adapter: str | None = None,
         tenant: str = "",
         priority: Priority = "live",
+        is_clip_only: bool = False,
     ) -> None:
         self.id = 0
         self.prompt = prompt
@@ -43,6 +44,7 @@ class Job:
         self.adapter = adapter
         self.tenant = tenant
         self.priority: Priority = priority
+        self.is_clip_only = is_clip_only
         self.patches: list[NDArray[Any]] = []
         self.chunks: deque[Chunk] = deque()
         self.crashes = 0
@@ -90,4 +92,5 @@ class Job:
             priority=self.priority,
             patches=Array.of(np.stack(self.patches)) if self.patches else None,
             credit=max(0, stream_buffer - len(self.chunks)),
+            is_clip_only=self.is_clip_only,
         )

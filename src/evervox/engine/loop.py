@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from evervox.engine.intake import Admitted, Intake
     from evervox.ledger import Ledger
     from evervox.request import FinishReason
-    from evervox.runner.inputs import Runner
+    from evervox.runner.inputs import Inputs, Runner
 
     _Computed = tuple[tuple[Outcome, ...], tuple[Emitted, ...], dict[int, Exception]]
 
@@ -139,6 +139,9 @@ class Loop:
         live = self._live.get(submit.id)
         if live is None:
             return
+        if submit.is_clip_only and admitted.inputs is not None:
+            self._give_latents(submit, admitted.inputs)
+            return
         self._blackbox.hold(STEP_LANE, [submit.id])
         try:
             if admitted.inputs is None:
@@ -152,6 +155,13 @@ class Loop:
         except Exception as error:
             self._fail(submit.id, error)
         self._blackbox.hold(STEP_LANE, [])
+
+    def _give_latents(self, submit: messages.Submit, inputs: Inputs) -> None:
+        """The encoded clips, as the only chunk."""
+        finish = Finish("stop", submit.sampling.seed, 0, submit.tokens.shape[0])
+        silence = messages.Array("<f4", (0,), b"")
+        self._out.append(messages.Chunk(submit.id, 0, messages.Array.of(inputs.features), silence, finish))
+        self._forget(submit.id)
 
     def _new_sequence(self, submit: messages.Submit, admitted: Admitted, made: int) -> NewSequence:
         if submit.adapter is not None:

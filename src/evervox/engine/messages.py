@@ -46,7 +46,10 @@ class Clip(msgspec.Struct, frozen=True):
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
-    """Generate one sequence. `patches` `[made, patch_size, latent_dim]` are those made before; `credit` counts chunks."""
+    """Generate one sequence. `patches` `[made, patch_size, latent_dim]` are those made before; `credit` counts chunks.
+
+    With `is_clip_only` nothing is generated: the one chunk that comes has the latents of its clips and no samples.
+    """
 
     id: int
     tokens: Array
@@ -60,6 +63,7 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
     priority: Literal["live", "batch"]
     patches: Array | None
     credit: int
+    is_clip_only: bool = False
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):

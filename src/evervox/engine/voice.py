@@ -65,9 +65,9 @@ class Voice:
             raise BadRequest(f"{file} is damaged: its content does not have the digest that it names", field="voice")
         return voice
 
-    def save(self, path: str | Path) -> None:
-        """One safetensors file."""
-        meta = {"digest": self.digest.hex()} | ({} if self.transcript is None else {"transcript": self.transcript})
+    def save(self, path: str | Path, **notes: str) -> None:
+        """One safetensors file; `notes` go into its metadata."""
+        meta = {**notes, "digest": self.digest.hex()} | ({} if self.transcript is None else {"transcript": self.transcript})
         if isinstance(self.clip, ClipLatents):
             tensors = {"latents": self.clip.latents}
         elif isinstance(self.clip, RawAudio):
