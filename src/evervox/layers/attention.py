@@ -34,9 +34,10 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, angles: RopeAngles | None, attend: Attend) -> Tensor:
         """`x` `[..., slots, hidden]`; `angles` None where the stack encodes no positions."""
         heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))
-        q, k, v = heads.split((self.heads, self.kv_heads, self.kv_heads), dim=-2)
+        positioned, v = heads.split((self.heads + self.kv_heads, self.kv_heads), dim=-2)
         if angles is not None:
-            q, k = rotate(q, angles), rotate(k, angles)
+            positioned = rotate(positioned, angles)
+        q, k = positioned.split((self.heads, self.kv_heads), dim=-2)
         out: Tensor = self.out(attend(self.layer, q, k, v).flatten(-2))
         return out
 

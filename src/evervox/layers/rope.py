@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from evervox.models.voxcpm.config import RopeConfig
 
 RopeAngles = tuple[Tensor, Tensor]
-"""Cosines and sines `[..., head_dim]`, one per slot; float32, or float64 where the model is."""
+"""Cosines and sines `[..., head_dim]`, one per slot, the sines of the first half negated; float32, or float64 with the model."""
 
 
 def rope_table(config: RopeConfig, head_dim: int, num_positions: int) -> Tensor:
-    """Cosines and sines of every position: float32 `[2, num_positions, head_dim]` on the CPU."""
+    """`RopeAngles` of every position: float32 `[2, num_positions, head_dim]` on the CPU."""
     positions = torch.arange(num_positions, dtype=torch.float32, device="cpu")
     exponents = torch.arange(0, head_dim, 2, device="cpu").float() / head_dim
     frequencies = 1.0 / (config.theta**exponents)
@@ -28,13 +28,12 @@ def rope_table(config: RopeConfig, head_dim: int, num_positions: int) -> Tensor:
     angles = torch.outer(positions, 1.0 / factor) * frequencies
     ratio = config.max_positions / config.original_max_positions
     scale = math.sqrt(1 + math.log(ratio) / math.log(config.original_max_positions))
-    both = torch.cat((angles, angles), dim=-1)
-    return torch.stack((both.cos() * scale, both.sin() * scale))
+    cos, sin = angles.cos() * scale, angles.sin() * scale
+    return torch.stack((torch.cat((cos, cos), dim=-1), torch.cat((-sin, sin), dim=-1)))
 
 
 def rotate(x: Tensor, angles: RopeAngles) -> Tensor:
     """Rotate `[..., heads, head_dim]` by the angles of each slot `[..., head_dim]`."""
     cos, sin = angles[0].unsqueeze(-2), angles[1].unsqueeze(-2)
     wide = x.to(torch.float32)
-    first, second = wide.chunk(2, dim=-1)
-    return (wide * cos + torch.cat((-second, first), dim=-1) * sin).to(x.dtype)
+    return torch.addcmul(wide * cos, wide.roll(x.shape[-1] // 2, dims=-1), sin).to(x.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
@@ -25,7 +26,7 @@ class Mlp(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, dim=-1)
-        out: Tensor = self.down(silu(gate) * up)
+        out: Tensor = self.down(silu(gate).mul_(up))
         return out
 
 
@@ -41,9 +42,8 @@ class Layer(nn.Module):
         self.scale = config.residual_scale
 
     def forward(self, x: Tensor, angles: RopeAngles | None, attend: Attend) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), angles, attend) * self.scale
-        out: Tensor = x + self.mlp(self.mlp_norm(x)) * self.scale
-        return out
+        x = torch.add(x, self.attention(self.attention_norm(x), angles, attend), alpha=self.scale)
+        return torch.add(x, self.mlp(self.mlp_norm(x)), alpha=self.scale)
 
 
 class Stack(nn.Module):
