@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from openai import OpenAI
 from safetensors.numpy import load_file
-from tests.server.fake import FakeEngine, FakeInfo
+from tests.server.fake import FakeEngine, FakeInfo, latents_of
 
 from evervox.audio.pcm import to_s16le, wav_header
 from evervox.engine.voice import Voice
 from evervox.errors import Conflict, EngineFailure, NotFound, TooLarge
+from evervox.request import ClipLatents
 from evervox.server.voices import VoiceStore
 
 if TYPE_CHECKING:
@@ -57,12 +58,16 @@ def speak(running: Running, **body: Any) -> httpx2.Response:
     return httpx2.post(f"{running.url}/v1/audio/speech", json={"input": "Hello.", "response_format": "pcm", **body})
 
 
+def is_clip(given: object) -> bool:
+    return isinstance(given, ClipLatents) and np.array_equal(given.latents, latents_of(CLIP))
+
+
 def test_a_stored_voice_is_spoken_with(running: Running) -> None:
     card = add(running, "ada").json()
     assert (card["id"], card["object"], card["type"], card["shared"]) == ("ada", "audio.voice", "audio_sample", True)
     assert names(running) == ["default", "ada"]
     assert speak(running, voice="ada").status_code == 200
-    assert running.engine.requests[-1].reference == CLIP
+    assert is_clip(running.engine.requests[-1].reference)
     assert running.engine.requests[-1].prompt is None
 
 
@@ -72,7 +77,9 @@ def test_a_model_without_references_needs_the_transcript(start: Start) -> None:
     assert (refused.status_code, refused.json()["error"]["param"]) == (422, "transcript")
     assert add(running, "ada", transcript="I say so.").status_code == 201
     speak(running, voice="ada")
-    assert (running.engine.requests[-1].reference, running.engine.requests[-1].prompt) == (None, CLIP)
+    assert running.engine.requests[-1].reference is None
+    assert is_clip(running.engine.requests[-1].prompt)
+    assert running.engine.requests[-1].prompt_text == "I say so."
 
 
 def test_voices_outlive_the_server_and_are_safetensors(start: Start, tmp_path: Path) -> None:
@@ -80,7 +87,7 @@ def test_voices_outlive_the_server_and_are_safetensors(start: Start, tmp_path: P
     again = start()
     found = httpx2.get(f"{again.url}/v1/voices").json()["data"][1]
     assert found == card
-    assert load_file(tmp_path / "voices" / "_shared" / "ada.safetensors")["clip"].tobytes() == CLIP
+    assert np.array_equal(load_file(tmp_path / "voices" / "_shared" / "ada.safetensors")["latents"], latents_of(CLIP))
     assert speak(again, voice="ada").status_code == 200
 
 
@@ -178,8 +185,14 @@ def test_a_tenant_in_the_body_opens_nobody_elses_voices(start: Start, tmp_path: 
     assert speak(start(), voice="ada", tenant="t1").status_code == 404
 
 
-def store(folder: Path, max_voices: int = 9, max_bytes: int = 1 << 20) -> VoiceStore:
-    return VoiceStore(folder, max_voices=max_voices, max_bytes=max_bytes)
+def store(folder: Path, max_voices: int = 9, max_bytes: int = 1 << 20, model: str = "m") -> VoiceStore:
+    return VoiceStore(folder, model=model, max_voices=max_voices, max_bytes=max_bytes)
+
+
+def test_a_voice_of_another_model_is_not_spoken_with(tmp_path: Path) -> None:
+    store(tmp_path, model="VoxCPM2").add("", "ada", voice())
+    with pytest.raises(Conflict, match="was stored for VoxCPM2"):
+        store(tmp_path, model="VoxCPM1.5").load("", "ada")
 
 
 def voice(num_bytes: int = 100) -> Voice:

@@ -73,9 +73,15 @@ def create_app(engine: SpeechEngine, settings: ServerSettings, *, log: RequestLo
 def _state(engine: SpeechEngine, settings: ServerSettings) -> State:
     ledger = Ledger()
     helpers = Threads(HELPER_THREADS)
-    voices = VoiceStore(settings.voices.expanduser(), max_voices=settings.max_voices, max_bytes=settings.max_voice_bytes)
+    info = engine.info
+    voices = VoiceStore(
+        settings.voices.expanduser(),
+        model=f"{info.name} ({info.sample_rate} Hz, {info.patch_seconds * 1000:g} ms per patch)",
+        max_voices=settings.max_voices,
+        max_bytes=settings.max_voice_bytes,
+    )
     inline = None if settings.keys is None else settings.keys.get_secret_value()
-    desk = OrderDesk(engine.info, settings.aliases, voices, helpers, settings.max_clip_bytes, settings.request_timeout)
+    desk = OrderDesk(info, settings.aliases, voices, helpers, settings.max_clip_bytes, settings.request_timeout)
     state = State(
         settings=settings,
         engine=engine,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
 from pydantic import StringConstraints
@@ -11,18 +12,13 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from evervox.engine.voice import Voice
-from evervox.errors import BadRequest, TooLarge, Unsupported
-from evervox.request import SpeechRequest
+from evervox.errors import BadRequest, DeadlineExceeded, TooLarge, Unsupported
 from evervox.server.context import State, state_of, tenant_of
 from evervox.server.orders import renamed
 from evervox.server.problems import WrongMedia
 from evervox.server.schemas import MAX_INPUT, NAME_PATTERN, VoiceCard, VoiceDeleted, VoiceList
 from evervox.server.voices import DEFAULT_VOICE, VoiceEntry
 
-if TYPE_CHECKING:
-    from evervox.server.contract import SpeechEngine
-
-TRIAL = "Hello."
 CLIP_FIELDS = ("clip", "audio_sample")
 TEXT_FIELDS = ("name", "transcript", "consent")
 MAX_PARTS = len(CLIP_FIELDS) + len(TEXT_FIELDS)
@@ -65,10 +61,11 @@ async def list_voices(state: StateOf, tenant: Tenant) -> VoiceList:
 @router.post("/v1/voices", summary="Store a voice", status_code=201, openapi_extra=BODY)
 @router.post("/v1/audio/voices", include_in_schema=False)
 async def add_voice(request: Request, state: StateOf, tenant: Tenant) -> VoiceCard:
-    """Upload a clip under a name, with what is said in it where the model needs that. It is tried before it is kept."""
+    """Upload a clip under a name, with what is said in it where the model needs that. Its latents are kept, not the clip."""
     name, voice = await _read_upload(request, state)
-    await _try(state.engine, voice)
-    return _card(await state.helpers.run(state.voices.add, tenant, name, voice))
+    with state.gate.enter():
+        encoded = await _encode(state, voice)
+    return _card(await state.helpers.run(state.voices.add, tenant, name, encoded))
 
 
 @router.delete("/v1/voices/{name}", summary="Delete a voice")
@@ -98,18 +95,17 @@ async def _read_upload(request: Request, state: State) -> tuple[str, Voice]:
     return name, Voice.from_clip(clip, transcript)
 
 
-async def _try(engine: SpeechEngine, voice: Voice) -> None:
-    """Speak one patch in the voice: raises what is wrong with its clip, and leaves it encoded in the engine's cache."""
-    if voice.transcript is None and not engine.info.has_reference:
-        raise Unsupported(f"transcript: {engine.info.name} speaks in a clip's voice only with its transcript", field="transcript")
-    fields = voice.fields(has_reference=engine.info.has_reference)
-    stream = engine.speak(SpeechRequest(text=TRIAL, timesteps=2, priority="batch", **fields))
+async def _encode(state: State, voice: Voice) -> Voice:
+    """The voice as latents. Raises what is wrong with its clip."""
+    info, seconds = state.engine.info, state.settings.request_timeout
+    if voice.transcript is None and not info.has_reference:
+        raise Unsupported(f"transcript: {info.name} speaks in a clip's voice only with its transcript", field="transcript")
     try:
-        await stream.__anext__()
+        return await asyncio.wait_for(state.engine.encode(voice), seconds)
+    except asyncio.TimeoutError:
+        raise DeadlineExceeded(f"timeout: the clip was not encoded after {seconds:g} seconds") from None
     except BadRequest as error:
         raise renamed(error, "transcript" if error.field == "prompt_text" else "clip") from None
-    finally:
-        await stream.aclose()
 
 
 def _check_part(field: str, value: object) -> None:

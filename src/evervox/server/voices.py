@@ -1,4 +1,4 @@
-"""Voices on disk: one safetensors file each, in a folder per tenant. Only an index is held in memory; a voice is read when used.
+"""Voices on disk, encoded: one safetensors file each, in a folder per tenant. An index is held, a voice is read when used.
 
 The name is the file's, so it is checked before it comes here; what is on disk is checked against its digest when read.
 """
@@ -34,7 +34,7 @@ SUFFIX = ".safetensors"
 
 @dataclass(frozen=True, slots=True)
 class VoiceEntry:
-    """A stored voice, without its clip. `digest` is of the clip, hexadecimal; `num_bytes` are on disk."""
+    """A stored voice, without its latents. `digest` names them, hexadecimal; `num_bytes` are on disk; `model` made them."""
 
     tenant: str
     name: str
@@ -42,6 +42,7 @@ class VoiceEntry:
     transcript: str | None
     created: int
     num_bytes: int
+    model: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,10 @@ class StoredVoice:
 class VoiceStore:
     """At most `max_voices` files and `max_bytes` of them per tenant; a full store refuses. Every method blocks on the disk."""
 
-    def __init__(self, folder: Path, *, max_voices: int, max_bytes: int) -> None:
+    def __init__(self, folder: Path, *, model: str, max_voices: int, max_bytes: int) -> None:
+        """`model` tells apart models whose latents do not fit each other."""
         self.max_voices, self.max_bytes = max_voices, max_bytes
-        self._folder = folder
+        self._folder, self._model = folder, model
         self._lock = threading.Lock()
         self._index: dict[tuple[str, str], VoiceEntry] = {(e.tenant, e.name): e for e in _scan(folder)}
 
@@ -79,8 +81,9 @@ class VoiceStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{secrets.token_hex(8)}")
         try:
-            _write(voice, draft)
-            entry = VoiceEntry(tenant, name, voice.digest.hex(), voice.transcript, int(time.time()), draft.stat().st_size)
+            _write(voice, draft, self._model)
+            num_bytes = draft.stat().st_size
+            entry = VoiceEntry(tenant, name, voice.digest.hex(), voice.transcript, int(time.time()), num_bytes, self._model)
             with self._lock:
                 self._check_room(entry)
                 draft.replace(path)
@@ -90,8 +93,10 @@ class VoiceStore:
         return entry
 
     def load(self, tenant: str, name: str) -> Voice:
-        """Raises `NotFound`; `EngineFailure` if the file is not what was stored."""
+        """Raises `NotFound`; `Conflict` if another model made it; `EngineFailure` if the file is not what was stored."""
         entry = self._find(tenant, name)
+        if entry.model != self._model:
+            raise Conflict(f"voice: {name!r} was stored for {entry.model}; delete it and store it again", field="voice")
         try:
             return Voice.load(self._path(entry.tenant, name))
         except NotFound:
@@ -139,13 +144,14 @@ def _scan(folder: Path) -> Iterator[VoiceEntry]:
             with safe_open(path, framework="numpy") as file:
                 meta = file.metadata() or {}
             stat = path.stat()
-            yield VoiceEntry(tenant, path.stem, meta["digest"], meta.get("transcript"), int(stat.st_mtime), stat.st_size)
+            spoken, created, model = meta.get("transcript"), int(stat.st_mtime), meta.get("model", "an unknown model")
+            yield VoiceEntry(tenant, path.stem, meta["digest"], spoken, created, stat.st_size, model)
         except (SafetensorError, KeyError, OSError) as error:
             log.warning("%s is not a voice and is left out: %s", path, error)
 
 
-def _write(voice: Voice, path: Path) -> None:
+def _write(voice: Voice, path: Path, model: str) -> None:
     """On the disk, and not only on its way there."""
-    voice.save(path)
+    voice.save(path, model=model)
     with path.open("rb") as file:
         os.fsync(file.fileno())
