@@ -228,13 +228,16 @@ def plot(rates: dict[str, Any], path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    figure, axis = pyplot.subplots(figsize=(6, 3.6), layout="constrained")
-    for rule, by_pool in rates.items():
-        axis.plot(POOLS, [100 * by_pool[str(pool)]["whole_blocks"] for pool in POOLS], marker="o", label=rule)
-    axis.axhline(95, color="grey", linewidth=0.8, linestyle="--")
-    axis.set(xlabel="pool (requests that fit)", ylabel="reused reference slots (%)", ylim=(0, 102), xticks=POOLS)
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=8)
+    figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
+    titles = {"whole_blocks": "in whole blocks of 16 slots", "all": "all slots of the clip"}
+    for axis, (measured, title) in zip(axes, titles.items(), strict=True):
+        for rule, by_pool in rates.items():
+            axis.plot(POOLS, [100 * by_pool[str(pool)][measured] for pool in POOLS], marker="o", label=rule)
+        axis.axhline(95, color="grey", linewidth=0.8, linestyle="--")
+        axis.set(xlabel="pool (requests that fit)", title=title, ylim=(-2, 102), xticks=POOLS)
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("reused reference slots (%)")
+    axes[1].legend(fontsize=8, loc="center right")
     figure.savefig(path, dpi=90)
 
 

@@ -203,7 +203,11 @@ def plot(results: dict[str, Any], path: Path) -> None:
         for name in POLICIES:
             loads = [float(load) for load in results]
             axis.plot(loads, [results[load]["policies"][name][measured] for load in results], marker="o", label=name)
-        axis.set(xlabel="load (share of capacity)", ylabel=label, yscale="symlog" if "pct" in measured else "log")
+        axis.set(xlabel="load (share of capacity)", ylabel=label)
+        if measured == "ttfa_p95_s":
+            axis.set_yscale("log")
+        else:
+            axis.set_ylim(-0.02, max(1.0, *(row[measured] for load in results.values() for row in load["policies"].values())))
         axis.grid(alpha=0.3)
     axes[0].legend()
     figure.savefig(path, dpi=90)
