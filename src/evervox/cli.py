@@ -15,15 +15,18 @@ from rich.console import Console
 from evervox import __version__
 from evervox.audio.encoders import FORMATS, AudioFormat, make_encoder
 from evervox.audio.pcm import wav_header
+from evervox.engine.batch import batch
 from evervox.errors import BadRequest, CheckpointError, ConfigError, EvervoxError
 from evervox.request import SpeechRequest
 from evervox.server.serve import serve
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
+    from evervox.engine.tts import TTS
     from evervox.request import AudioChunk
 
+MAX_PIECES_AT_ONCE = 2
 USAGE, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])  # click's, which newer typer carries inside itself
 SUFFIXES = {".ogg": "opus"}
@@ -123,9 +126,8 @@ def say(
         cfg=cfg,
         max_seconds=max_seconds,
     )
-    with _sink(output or f"speech.{fmt}", fmt) as sink:
-        speak = _load(model, request)
-        _write(speak, fmt, sink)
+    with _sink(output or f"speech.{fmt}", fmt) as sink, _load(model, request) as tts:
+        _write(tts.send(request), fmt, sink)
     if output != "-":
         stderr.print(f"wrote {output or f'speech.{fmt}'}", markup=False)
 
@@ -142,6 +144,7 @@ def inspect(
     print("\n".join(f"{name:<{width}}  {value}" for name, value in lines))
 
 
+app.command()(batch)
 app.command()(serve)
 
 
@@ -160,28 +163,26 @@ def _stdin() -> str:
         raise BadRequest(f"standard input is not {error.encoding} text", field="text") from None
 
 
-def _load(model: str | None, request: SpeechRequest) -> Callable[[], Iterator[AudioChunk]]:
-    """Everything up to the first step. The request is checked before the weights are read."""
-    from evervox.conditioning.prepare import Preparer
-    from evervox.conditioning.text import TextTokenizer
-    from evervox.models.voxcpm.config import VoxConfig
-    from evervox.models.voxcpm.hub import checkpoint_folder
+@contextmanager
+def _load(model: str | None, request: SpeechRequest) -> Iterator[TTS]:
+    """A model that is loaded. The request is checked before its weights are read."""
+    from evervox.engine.client import Engine
+    from evervox.engine.tts import TTS
 
-    folder = checkpoint_folder(model)
-    prepared = Preparer(VoxConfig.from_checkpoint(folder), TextTokenizer.from_checkpoint(folder)).prepare(request)
-    with stderr.status(f"loading {folder.name}"):
-        from evervox.runner.simple import SimpleGenerator
-
-        generator = SimpleGenerator.load(folder)
-    return lambda: generator.stream(prepared.prompt, prepared.sampling)
+    engine = Engine.start(model, max_running=MAX_PIECES_AT_ONCE, request_timeout=None)
+    engine.check(request)
+    with stderr.status("loading the model"):
+        tts = TTS(engine)
+    with tts:
+        yield tts
 
 
-def _write(speak: Callable[[], Iterator[AudioChunk]], fmt: AudioFormat, sink: BinaryIO) -> None:
+def _write(chunks: Iterator[AudioChunk], fmt: AudioFormat, sink: BinaryIO) -> None:
     """Chunk by chunk as it is made, then one line about it."""
     began = time.monotonic()
     first_audio, seconds, encoder = 0.0, 0.0, None
     with stderr.status("speaking") as status:
-        for chunk in speak():
+        for chunk in chunks:
             first_audio = first_audio or time.monotonic() - began
             encoder = encoder or make_encoder(fmt, chunk.sample_rate)
             sink.write(encoder.push(chunk.samples))

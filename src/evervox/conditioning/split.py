@@ -20,24 +20,21 @@ def split(text: str, max_chars: int) -> list[str]:
         return [text] if text.strip() else []
     pieces: list[str] = []
     for sentence in segment("en", text):  # its rules for "en" know the ends of Chinese sentences as well
-        for part in _parts(sentence.strip(), max_chars):
-            if len(pieces) > 1 and len(pieces[-1]) + 1 + len(part) <= max_chars:
-                pieces[-1] += _joint(pieces[-1], part) + part
-            else:
+        for part in _parts(sentence, max_chars):
+            if len(pieces) > 1 and len((pieces[-1] + part).strip()) <= max_chars:
+                pieces[-1] += part
+            elif part.strip():
                 pieces.append(part)
-    return pieces
+    return [piece.strip() for piece in pieces]
 
 
 def _parts(sentence: str, max_chars: int) -> list[str]:
+    """The sentence with the space around it, in parts that are short enough without theirs."""
     parts: list[str] = []
-    while len(sentence) > max_chars:
+    while len(sentence.strip()) > max_chars:
+        sentence = sentence.lstrip()
         cuts = [match.end() for match in _CLAUSE.finditer(sentence, 1, max_chars + 1) if match.end() <= max_chars]
         cut = cuts[-1] if cuts else max_chars
-        parts.append(sentence[:cut].strip())
-        sentence = sentence[cut:].strip()
-    return [*parts, sentence] if sentence else parts
-
-
-def _joint(before: str, after: str) -> str:
-    """A space between sentences, except between Chinese ones."""
-    return "" if ord(before[-1]) > 0x2E7F and ord(after[0]) > 0x2E7F else " "
+        parts.append(sentence[:cut])
+        sentence = sentence[cut:]
+    return [*parts, sentence]

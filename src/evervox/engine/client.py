@@ -26,7 +26,6 @@ from evervox.models.voxcpm.hub import checkpoint_folder
 from evervox.request import SpeechRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
     from types import TracebackType
 
@@ -82,12 +81,13 @@ class Engine:
             ...
     """
 
-    def __init__(self, model: Path, settings: Settings, prepare: Callable[[SpeechRequest], Prepared] | None = None) -> None:
+    def __init__(self, model: Path, settings: Settings) -> None:
         self.settings = settings
         self.ledger = Ledger()
         self._model = model
         self._config = VoxConfig.from_checkpoint(model)
-        self._prepare_now = prepare
+        limits = Limits(settings.max_text, settings.max_clip_seconds, settings.max_clip_bytes)
+        self._preparer = Preparer(self._config, TextTokenizer.from_checkpoint(model), limits).prepare
         self._open: set[Utterance] = set()
         self._is_draining = False
         self._seconds = 1.0  # how long a request takes, averaged
@@ -106,8 +106,6 @@ class Engine:
 
     async def open(self) -> None:
         """Load the model. `speak` and `ready` may be called meanwhile and say that it is not there yet."""
-        if self._prepare_now is None:
-            self._prepare_now = _preparer(self._model, self._config, self.settings).prepare
         await self._supervisor.start()
 
     async def close(self) -> None:
@@ -165,6 +163,11 @@ class Engine:
             model_share=beat.model_seconds / beat.total_seconds if beat.total_seconds else 0.0,
             ledger=(*self.ledger.read(), *supervisor.lines),
         )
+
+    def check(self, request: SpeechRequest) -> None:
+        """Raise what `speak` or its stream would raise of `BadRequest`; may be called before the engine is open, and blocks."""
+        for text in self._pieces(request):
+            self._preparer(replace(request, text=text))
 
     def speak(self, request: SpeechRequest) -> SpeechStream:
         """Take a request and start work on it. Call it on the engine's loop.
@@ -226,10 +229,9 @@ class Engine:
 
     async def _prepare(self, request: SpeechRequest) -> Prepared:
         """Text alone is quick; a clip is read and resampled on a thread of our own, never the loop's default executor."""
-        assert self._prepare_now is not None
         if request.reference is None and request.prompt is None:
-            return self._prepare_now(request)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._prepare_now, request)
+            return self._preparer(request)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._preparer, request)
 
     def _limit_time(self, utterance: Utterance, request: SpeechRequest) -> None:
         seconds = request.timeout if request.timeout is not None else self.settings.request_timeout
@@ -240,9 +242,3 @@ class Engine:
     def _closed(self, utterance: Utterance) -> None:
         self._open.discard(utterance)
         self._seconds += 0.1 * (asyncio.get_running_loop().time() - utterance.began - self._seconds)
-
-
-def _preparer(model: Path, config: VoxConfig, settings: Settings) -> Preparer:
-    """The prompt rules for this checkpoint."""
-    limits = Limits(settings.max_text, settings.max_clip_seconds, settings.max_clip_bytes)
-    return Preparer(config, TextTokenizer.from_checkpoint(model), limits)

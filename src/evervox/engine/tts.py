@@ -57,9 +57,12 @@ class TTS:
         tts.speak("Hello.").save("hello.wav")
     """
 
-    def __init__(self, model: str | Path | None = None, **settings: Any) -> None:
-        """Loads the model. Raises `ConfigError`, `CheckpointError` and what keeps the worker from starting."""
-        self._engine = Engine.start(model, **settings)
+    def __init__(self, model: str | Path | Engine | None = None, **settings: Any) -> None:
+        """Loads the model, or opens an engine that was made by `Engine.start` and not opened yet.
+
+        Raises `ConfigError`, `CheckpointError` and what keeps the worker from starting.
+        """
+        self._engine = model if isinstance(model, Engine) else Engine.start(model, **settings)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="evervox-tts", daemon=True)
         self._thread.start()
@@ -85,7 +88,10 @@ class TTS:
 
     def stream(self, text: str, *, voice: Voice | None = None, **fields: Any) -> Iterator[AudioChunk]:
         """Chunks as they are made. Leaving or closing the generator ends the request at once."""
-        request = self._request(text, voice, fields)
+        return self.send(self._request(text, voice, fields))
+
+    def send(self, request: SpeechRequest) -> Iterator[AudioChunk]:
+        """`stream` for a request that is whole already."""
         stream = self._wait(self._open(request))
         try:
             while (chunk := self._wait(_next(stream))) is not None:
