@@ -237,7 +237,7 @@ def plot(rates: dict[str, Any], path: Path) -> None:
         axis.set(xlabel="pool (requests that fit)", title=title, ylim=(-2, 102), xticks=POOLS)
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("reused reference slots (%)")
-    axes[1].legend(fontsize=8, loc="center right")
+    axes[1].legend(fontsize=7, loc="lower right", bbox_to_anchor=(1, 0.05))
     figure.savefig(path, dpi=90)
 
 
