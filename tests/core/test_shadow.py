@@ -34,6 +34,7 @@ def test_no_run_reads_another_prefix(chunk: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(0)
 def test_no_long_run_reads_another_prefix() -> None:
     for seed in range(10_000, 30_000):
         assert random_run(seed, steps=60).runner.wrong == [], seed
