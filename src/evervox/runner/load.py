@@ -40,14 +40,15 @@ def load(folder: Path, *, dtype: str = "auto", device: str = "auto") -> Loaded:
     where = resolve_device(device)
     kind = resolve_dtype(dtype, where)
     vae_dtype = torch.float64 if kind is torch.float64 else torch.float32
+    # the VAE first: its files are closed before the larger part is read, so the peak is lower
+    vae = load_vae(folder, config, device=where, dtype=vae_dtype)
+    pack(vae)
     model = load_model(folder, config, dtype=kind, device=where)
     if dtype == INT8:
         quantize(model)
         model.float()
     else:
         pack(model)
-    vae = load_vae(folder, config, device=where, dtype=vae_dtype)
-    pack(vae)
     return Loaded(folder, config, model, vae)
 
 

@@ -76,7 +76,7 @@ class _Reader:
         elif tuple(tensor.shape) != shape:
             self.misshaped.append(f"{name} is {list(tensor.shape)}, expected {list(shape)}")
         else:
-            return tensor.to(self.dtype)
+            return tensor.to(self.dtype, copy=True)  # a view would keep the whole checkpoint file mapped
         return torch.zeros(shape, dtype=self.dtype)
 
     def conv(self, name: str, *shape: int, outputs: int | None = None) -> Conv:
