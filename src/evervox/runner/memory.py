@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import psutil
 import torch
 
 from evervox.errors import ConfigError
@@ -53,6 +52,8 @@ def size_cache(config: VoxConfig, settings: Settings, dtype: torch.dtype, memory
 
 def host_memory() -> Memory:
     """This machine's RAM; what others hold of it is not ours to count, since a share of the whole is all that we take."""
+    import psutil  # a GPU's machine may lack it
+
     return Memory(total=psutil.virtual_memory().total, taken=0)
 
 
