@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -51,6 +52,8 @@ class FakeRunner:
         self.config = config
         self.behaviour = behaviour
         self.steps = 0
+        self.may_encode = threading.Event()
+        self.may_encode.set()
         self.states: dict[int, _State] = {}
 
     def register(self, ledger: Ledger) -> None:
@@ -65,6 +68,7 @@ class FakeRunner:
 
     def encode(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
         time.sleep(self.behaviour.get("encode", 0.0))
+        self.may_encode.wait()
         patches = len(samples) // self.config.encoder_samples_per_patch
         return np.full((patches, *self.patch_shape), samples.mean(), np.float32)
 
