@@ -65,8 +65,6 @@ ROOMS = {
             "evervox.request",
             "evervox.config",
             "evervox.server",
-            "evervox.runner.simple",
-            "evervox.conditioning",
             *MODEL_FACTS,
         ),
         never=("torch", "triton", "zmq", "transformers"),

@@ -30,7 +30,7 @@ def run(*arguments: object, stdin: bytes = b"") -> Ran:
 
 
 class Here:
-    """In this process, which has torch loaded after the first run; in an empty folder."""
+    """By its `main`, in an empty folder; what it wrote is taken from the file descriptors."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
         self._monkeypatch, self._captured = monkeypatch, capfdbinary

@@ -51,22 +51,22 @@ def test_the_same_seed_says_the_same_and_streams_to_stdout(folder: Path) -> None
 
 
 @pytest.mark.parametrize("name", ["a.mp3", "a.flac", "a.ogg", "a.aac"])
-def test_the_suffix_gives_the_format(here: Here, folder: Path, tmp_path: Path, name: str) -> None:
-    said(here("say", "hi", "--model", folder, "--max-seconds", "0.1", "-o", tmp_path / name))
+def test_the_suffix_gives_the_format(quick: Here, folder: Path, tmp_path: Path, name: str) -> None:
+    said(quick("say", "hi", "--model", folder, "--max-seconds", "0.1", "-o", tmp_path / name))
     assert len(decoded((tmp_path / name).read_bytes())[0])
 
 
-def test_clips_instructions_and_numbers_reach_the_model(here: Here, folder: Path, tmp_path: Path) -> None:
+def test_clips_instructions_and_numbers_reach_the_model(quick: Here, folder: Path, tmp_path: Path) -> None:
     clip = tmp_path / "clip.mp3"
     clip.write_bytes(encode("mp3", tone(44100, 0.1)[None]))
     common = ("--model", folder, "--seed", 1, "--max-seconds", "0.03", "-o", "-", "--format", "pcm")
     spoken = [
-        here("say", "hello", *common).stdout,
-        here("say", "hello", *common, "--reference", clip).stdout,
-        here("say", "hello", *common, "--prompt", clip, "--prompt-text", "well ").stdout,
-        here("say", "hello", *common, "--instructions", "slow").stdout,
-        here("say", "hello", *common, "--timesteps", 4).stdout,
-        here("say", "hello", *common, "--cfg", 1).stdout,
+        quick("say", "hello", *common).stdout,
+        quick("say", "hello", *common, "--reference", clip).stdout,
+        quick("say", "hello", *common, "--prompt", clip, "--prompt-text", "well ").stdout,
+        quick("say", "hello", *common, "--instructions", "slow").stdout,
+        quick("say", "hello", *common, "--timesteps", 4).stdout,
+        quick("say", "hello", *common, "--cfg", 1).stdout,
     ]
     assert all(spoken)
     assert len(set(spoken)) == len(spoken)

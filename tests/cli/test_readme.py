@@ -1,4 +1,4 @@
-"""The README's lines are run, with a tiny checkpoint in place of the large one."""
+"""The README's lines are run, with a tiny checkpoint in place of the large ones."""
 
 import re
 import shlex
@@ -22,7 +22,7 @@ def test_there_are_some() -> None:
 
 
 @pytest.mark.parametrize("line", lines())
-def test_a_line_of_the_readme(here: Here, folder: Path, tmp_path: Path, line: str) -> None:
+def test_a_line_of_the_readme(quick: Here, folder: Path, tmp_path: Path, line: str) -> None:
     (tmp_path / "me.m4a").write_bytes(encode("m4a", tone(44100, 0.2)[None]))
     (tmp_path / "start.wav").write_bytes(encode("wav", tone(44100, 0.2)[None]))
     (tmp_path / "chapter.txt").write_text("Hello.\n")
@@ -32,7 +32,17 @@ def test_a_line_of_the_readme(here: Here, folder: Path, tmp_path: Path, line: st
     end = words.index("|", begin) if "|" in words[begin:] else None
     large = ("openbmb/VoxCPM2", "path/to/checkpoint")
     arguments = [str(folder) if word in large else word for word in words[begin + 1 : end]]
-    ran = here(*arguments, stdin=stdin)
+    ran = quick(*arguments, stdin=stdin)
     assert ran.returncode == 0, ran.stderr
     output = arguments[arguments.index("-o") + 1] if "-o" in arguments else "-"
     assert ran.stdout if output == "-" else (tmp_path / output).stat().st_size
+
+
+def test_the_python_examples(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "me.m4a").write_bytes(encode("m4a", tone(44100, 0.2)[None]))
+    (example,) = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    played: list[int] = []
+    exec(example.replace("openbmb/VoxCPM2", str(folder)), {"play": lambda samples, rate: played.append(rate)})
+    assert played == [48000] * len(played) != []
+    assert (tmp_path / "hello.wav").stat().st_size > 44
