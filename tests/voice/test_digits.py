@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 pocketsphinx = pytest.importorskip("pocketsphinx")
 
+pytestmark = pytest.mark.timeout(600)  # a busy machine speaks slowly
 RATE = 16_000
 DIGITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
 GRAMMAR = f"#JSGF V1.0; grammar digits; public <digits> = ({' | '.join(DIGITS)})+;"
