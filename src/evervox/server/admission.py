@@ -78,6 +78,7 @@ class Gate:
     def __init__(self, max_open: int) -> None:
         self.max_open = max_open
         self.is_draining = False
+        self.num_entered = 0
         self._open = 0
         self._empty = asyncio.Event()
         self._empty.set()
@@ -93,6 +94,7 @@ class Gate:
         if self._open >= self.max_open:
             raise Overloaded(f"{self._open} requests are open, the limit is {self.max_open}", retry_after=2.0)
         self._open += 1
+        self.num_entered += 1
         self._empty.clear()
         try:
             yield

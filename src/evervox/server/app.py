@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.metadata
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
@@ -23,6 +23,7 @@ from evervox.server.orders import OrderDesk
 from evervox.server.problems import add_handlers
 from evervox.server.requestlog import RequestLog
 from evervox.server.schemas import SpeechBody
+from evervox.server.tidy import keep_tidy
 from evervox.server.voices import VoiceStore
 
 if TYPE_CHECKING:
@@ -43,13 +44,16 @@ def create_app(engine: SpeechEngine, settings: ServerSettings, *, log: RequestLo
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        watch = asyncio.create_task(state.metrics.watch_loop(), name="evervox loop lag")
+        tasks = [
+            asyncio.create_task(state.metrics.watch_loop(), name="evervox loop lag"),
+            asyncio.create_task(keep_tidy(state.gate, state.helpers), name="evervox tidy"),
+        ]
         try:
             yield
         finally:
-            watch.cancel()
-            with suppress(asyncio.CancelledError):
-                await watch
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             state.encoders.close()
             state.helpers.close()
 
