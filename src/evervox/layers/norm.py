@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 
+from evervox.layers.fusing import fused
+
 
 class RMSNorm(nn.Module):
     """`x * rsqrt(mean(x^2) + eps) * weight` over the last dimension."""
@@ -21,3 +23,12 @@ class RMSNorm(nn.Module):
         # the reference takes the variance in float32 even of float64
         scale = torch.rsqrt(x.to(torch.float32).pow(2).mean(dim=-1, keepdim=True) + self.eps)
         return (x * scale).to(x.dtype) * self.weight
+
+    def after_adding(self, x: Tensor, y: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        """`x + y * scale`, and its norm."""
+        kernels = fused(x)
+        if kernels is not None:
+            total, normed = kernels.add_norm(x, y, self.weight, scale=scale, eps=self.eps)
+            return total, normed
+        total = torch.add(x, y, alpha=scale)
+        return total, self(total)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from evervox.layers.fusing import fused
+
 if TYPE_CHECKING:
     from evervox.models.voxcpm.config import RopeConfig
 
@@ -34,6 +36,10 @@ def rope_table(config: RopeConfig, head_dim: int, num_positions: int) -> Tensor:
 
 def rotate(x: Tensor, angles: RopeAngles) -> Tensor:
     """Rotate `[..., heads, head_dim]` by the angles of each slot `[..., head_dim]`."""
+    kernels = fused(x)
+    if kernels is not None and kernels.can_rotate(x, angles[0]):
+        turned: Tensor = kernels.rotate(x, *angles)
+        return turned
     cos, sin = angles[0].unsqueeze(-2), angles[1].unsqueeze(-2)
     wide = x.to(torch.float32)
     return torch.addcmul(wide * cos, wide.roll(x.shape[-1] // 2, dims=-1), sin).to(x.dtype)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
 from evervox.layers.attention import Attend, Attention
+from evervox.layers.fusing import fused
 from evervox.layers.norm import RMSNorm
 from evervox.layers.rope import RopeAngles, rope_table
 
@@ -25,9 +25,18 @@ class Mlp(nn.Module):
         self.down = nn.Linear(config.ffn, config.hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        out: Tensor = self.down(silu(gate).mul_(up))
+        out: Tensor = self.down(gated(self.gate_up(x)))
         return out
+
+
+def gated(both: Tensor) -> Tensor:
+    """`[..., 2 * ffn]` -> `[..., ffn]`: silu of the first half times the second."""
+    kernels = fused(both)
+    if kernels is not None:
+        out: Tensor = kernels.silu_mul(both)
+        return out
+    gate, up = both.chunk(2, dim=-1)
+    return silu(gate).mul_(up)
 
 
 class Layer(nn.Module):
@@ -41,9 +50,12 @@ class Layer(nn.Module):
         self.mlp = Mlp(config)
         self.scale = config.residual_scale
 
-    def forward(self, x: Tensor, angles: RopeAngles | None, attend: Attend) -> Tensor:
-        x = torch.add(x, self.attention(self.attention_norm(x), angles, attend), alpha=self.scale)
-        return torch.add(x, self.mlp(self.mlp_norm(x)), alpha=self.scale)
+    def forward(
+        self, x: Tensor, normed: Tensor, angles: RopeAngles | None, attend: Attend, following: RMSNorm
+    ) -> tuple[Tensor, Tensor]:
+        """`x` and its attention norm to the same for the layer after this one, whose first norm is `following`."""
+        x, normed = self.mlp_norm.after_adding(x, self.attention(normed, angles, attend), self.scale)
+        return following.after_adding(x, self.mlp(normed), self.scale)
 
 
 class Stack(nn.Module):
@@ -62,10 +74,11 @@ class Stack(nn.Module):
     def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """`x` `[..., slots, hidden]`, `positions` int64 `[slots]` -> `[..., slots, hidden]`, normed."""
         angles = self.angles_at(positions)
-        for layer in self.layers:
-            x = layer(x, angles, attend)
-        out: Tensor = self.norm(x)
-        return out
+        norms = cast("list[RMSNorm]", [*(layer.attention_norm for layer in self.layers), self.norm])
+        normed: Tensor = norms[0](x)
+        for layer, following in zip(self.layers, norms[1:], strict=True):
+            x, normed = layer(x, normed, angles, attend, following)
+        return normed
 
     def angles_at(self, positions: Tensor) -> RopeAngles | None:
         if self.angles is None:

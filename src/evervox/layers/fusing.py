@@ -1,0 +1,28 @@
+"""Whether the fused kernels serve a tensor: on a GPU, with triton, in a dtype that they know."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from evervox.kernels import has_triton
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import torch
+    from torch import Tensor
+
+
+def fused(x: Tensor) -> ModuleType | None:
+    """`kernels.fused`, or None where the plain form serves."""
+    return _kernels(x.dtype) if x.is_cuda else None
+
+
+@cache
+def _kernels(dtype: torch.dtype) -> ModuleType | None:
+    if not has_triton():
+        return None
+    from evervox.kernels import fused as kernels
+
+    return kernels if dtype in kernels.DTYPES else None
