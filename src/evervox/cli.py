@@ -16,6 +16,7 @@ from evervox import __version__
 from evervox.audio.encoders import FORMATS, AudioFormat, make_encoder
 from evervox.audio.pcm import wav_header
 from evervox.engine.batch import batch
+from evervox.engine.bench import bench
 from evervox.errors import BadRequest, CheckpointError, ConfigError, EvervoxError
 from evervox.request import SpeechRequest
 from evervox.server.serve import serve
@@ -145,6 +146,7 @@ def inspect(
 
 
 app.command()(batch)
+app.command()(bench)
 app.command()(serve)
 
 
