@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,15 +23,14 @@ class Threads:
 
     def __init__(self, num_threads: int) -> None:
         self.num_threads = num_threads
-        self.pending = 0
+        self._lock = threading.Lock()
+        self._pending = 0
         self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="evervox-encode")
 
     def submit(self, call: Callable[..., T], *args: Any) -> Future[T]:
-        """Called from the event loop only."""
-        loop = asyncio.get_running_loop()
-        self.pending += 1
+        self._count(1)
         future = self._pool.submit(call, *args)
-        future.add_done_callback(lambda _: loop.call_soon_threadsafe(self._ended))
+        future.add_done_callback(lambda _: self._count(-1))
         return future
 
     async def run(self, call: Callable[..., T], *args: Any) -> T:
@@ -40,8 +40,13 @@ class Threads:
         """Ends the threads once their calls have ended; waits for that."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _ended(self) -> None:
-        self.pending -= 1
+    @property
+    def pending(self) -> int:
+        return self._pending
+
+    def _count(self, more: int) -> None:
+        with self._lock:
+            self._pending += more
 
 
 class ThreadedEncoder:
