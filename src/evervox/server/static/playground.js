@@ -68,7 +68,7 @@ function showLedger(lines) {
     bar.hidden = !line.limit;
     const share = line.limit ? line.size / line.limit : 0;
     bar.firstChild.style.width = `${Math.min(100, share * 100)}%`;
-    bar.classList.toggle("tight", share > 0.9);
+    bar.classList.toggle("fixed", share === 1 && line.unit === "bytes"); // taken once, at start
   });
 }
 
