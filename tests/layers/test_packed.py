@@ -28,7 +28,8 @@ class Nested(nn.Module):
 
 @pytest.mark.parametrize("dtype", LIMITS)
 @pytest.mark.parametrize("shape", [(0,), (1,), (3, 5), (2, 3, 4), (70,)])
-def test_packed_equals_plain(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_packed_equals_plain(dtype: torch.dtype, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evervox.layers.packed.SMALLEST", 0)
     plain = Nested().to(dtype).requires_grad_(False)
     assert can_pack(plain.embed.weight)
     packed = copy.deepcopy(plain)
@@ -47,7 +48,14 @@ def test_other_dtypes_stay_plain(dtype: torch.dtype) -> None:
     assert not any(isinstance(m, PackedLinear) for m in module.modules())
 
 
-def test_the_plain_weights_are_gone() -> None:
+def test_only_large_layers_of_float32_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evervox.layers.packed.SMALLEST", 24 * 40)
     module = Nested()
+    pack(module)
+    assert [type(m) for m in module.layers] == [PackedLinear, nn.GELU, nn.Linear]
+
+
+def test_the_plain_weights_are_gone() -> None:
+    module = Nested().bfloat16()
     pack(module)
     assert set(module.state_dict()) == {"embed.weight"}

@@ -64,8 +64,8 @@ def test_the_process_keeps_its_engine() -> None:
     assert torch.backends.quantized.engine == before
 
 
-def test_quantize_replaces_every_layer() -> None:
-    module = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.GELU(), nn.Linear(8, 2)))
+def test_quantize_replaces_large_layers() -> None:
+    module = nn.Sequential(nn.Linear(512, 512), nn.Sequential(nn.GELU(), nn.Linear(512, 2)))
     quantize(module)
-    assert sum(isinstance(m, Int8Linear) for m in module.modules()) == 2
-    assert not list(module.parameters())
+    assert isinstance(module[0], Int8Linear)
+    assert {name for name, _ in module.named_parameters()} == {"1.1.weight", "1.1.bias"}

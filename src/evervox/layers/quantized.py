@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from evervox.layers.packed import replace_linears
+from evervox.layers.packed import SMALLEST, replace_linears
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,8 +48,8 @@ class Int8Linear(nn.Module):
 
 
 def quantize(module: nn.Module) -> None:
-    """Replace every linear layer under `module` by one in 8-bit integers."""
-    replace_linears(module, Int8Linear)
+    """Replace the linear layers under `module` that are large enough for it to pay."""
+    replace_linears(module, Int8Linear, smallest=SMALLEST)
 
 
 def can_quantize() -> bool:
