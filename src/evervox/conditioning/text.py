@@ -34,6 +34,8 @@ class TextTokenizer:
             raise CheckpointError(f"{path} is not a tokenizer: {error}") from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        if hasattr(self._tokenizer.model, "_resize_cache"):
+            self._tokenizer.model._resize_cache(0)  # it would keep up to 10,000 texts, and saves nothing with texts that differ
         self._splits = _splits(self._tokenizer)
 
     @classmethod
