@@ -56,6 +56,8 @@ class SpeechStream:
         self._utterance.close()
 
     def _drop(self) -> None:
+        if self._utterance.is_closed:
+            return
         with suppress(RuntimeError):  # the loop is closed, and the engine with it
             self._loop.call_soon_threadsafe(self._utterance.close)
 

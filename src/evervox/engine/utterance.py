@@ -76,16 +76,17 @@ class Utterance:
         self._wake = asyncio.Event()
         self._room = asyncio.Semaphore(MAX_PIECES_IN_WORK)
         self._error: EvervoxError | None = None
-        self._is_closed = False
+        self.is_closed = False
         self._tally = _Tally(len(pieces), form.samples_per_patch, _max_patches(request, form))
         self._feeder = asyncio.create_task(self._feed(), name="evervox utterance")
 
     async def next(self) -> AudioChunk | None:
-        """The next chunk; None after the last. Raises the error that ended the request."""
+        """The next chunk; None after the last. Raises the error that ended the request, once."""
         while True:
             if self._error is not None:
-                raise self._error
-            if self._is_closed:
+                error, self._error = self._error, None  # its traceback will hold this frame: no cycle through here
+                raise error
+            if self.is_closed:
                 return None
             if self._jobs and self._jobs[0].chunks:
                 return self._emit(self._jobs[0])
@@ -97,18 +98,19 @@ class Utterance:
 
     def fail(self, error: EvervoxError) -> None:
         """End with an error, which the reader gets next."""
-        if not self._is_closed:
+        if not self.is_closed:
             self._error = error
             self.close()
 
     def close(self) -> None:
         """Let go of everything at once. Idempotent."""
-        if self._is_closed:
+        if self.is_closed:
             return
-        self._is_closed = True
+        self.is_closed = True
         self._feeder.cancel()
         if self.timer is not None:
             self.timer.cancel()
+            self.timer = None
         for job in self._jobs:
             self._supervisor.cancel(job)
         self._jobs.clear()
