@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.skipif(not has_triton(), reason="triton is not installed")
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_kernels_under_the_interpreter() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--timeout=240", str(HERE / "interpreted")]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}

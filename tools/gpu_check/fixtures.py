@@ -49,7 +49,11 @@ def random_model(config: VoxConfig, device: torch.device, dtype: torch.dtype) ->
     vae_dtype = torch.float64 if dtype is torch.float64 else torch.float32
     torch.manual_seed(0)
     with torch.device(device):
-        model, vae = VoxModel(config).to(dtype), AudioVae(config.vae).to(vae_dtype)
+        model, vae = VoxModel(config), AudioVae(config.vae).to(vae_dtype)
+    if dtype is torch.float64:
+        model.double()
+    for parameter in model.parameters():  # and not the angles, which stay float32
+        parameter.data = parameter.data.to(dtype)
     for module in (model, vae):
         module.eval().requires_grad_(False)
         for name, parameter in module.named_parameters():

@@ -8,23 +8,28 @@ import torch
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from tests.kernels.layouts import Layout, Shape, build, random_layout, random_shape
+from tests.kernels.layouts import BLOCK_SIZE, Layout, Shape, build, random_layout, random_shape
 
 from evervox.kernels.kv_store import kv_store
 from evervox.kernels.paged_attention import paged_attention, supports, tiling
+from evervox.layers.paged import PagedCache, SdpaAttend
 
 DTYPES = (torch.float32, torch.float16)
 
 
 def run(layout: Layout) -> torch.Tensor:
-    """What a step does: store, then attend. Returns the largest error over the largest expected value."""
+    """What a step does: store, then attend. Returns the largest error, against the oracle and the plain form alike, over the
+    largest expected value."""
     keys, values = layout.keys.clone(), layout.values.clone()
     kv_store(layout.key, layout.value, keys, values, layout.metadata.slot_mapping)
     torch.testing.assert_close(keys[1:], layout.stored_keys[1:], rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(values[1:], layout.stored_values[1:], rtol=0, atol=0, equal_nan=True)
     out = paged_attention(layout.query, keys, values, layout.metadata)
     assert out.dtype == layout.query.dtype
-    return (out.double() - layout.expected).abs().max() / layout.expected.abs().max()
+    pools = PagedCache(layout.keys.clone()[None], layout.values.clone()[None])
+    plain = SdpaAttend(layout.metadata, BLOCK_SIZE).over(pools)(0, layout.query, layout.key, layout.value)
+    errors = [(out.double() - other.double()).abs().max() for other in (layout.expected, plain)]
+    return torch.stack(errors).max() / layout.expected.abs().max()
 
 
 @pytest.mark.parametrize("seed", range(20))
