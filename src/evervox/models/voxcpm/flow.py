@@ -98,7 +98,8 @@ def guided_velocity(dit: LocalDit, x: Tensor, mu: Tensor, *, time: Tensor, cond:
     dot = (positive * negative).flatten(1).sum(1)
     scale = dot / ((negative**2).flatten(1).sum(1) + 1e-8)
     base = negative * scale[:, None, None]
-    return base + cfg[:, None, None] * (positive - base)
+    out: Tensor = base + cfg[:, None, None] * (positive - base)
+    return out
 
 
 def num_evaluations(timesteps: int) -> int:

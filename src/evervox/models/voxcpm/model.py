@@ -92,7 +92,7 @@ class VoxModel(nn.Module):
         """`[rows, hidden]` twice -> the DiT's `mu` `[rows, tokens, dit hidden]`."""
         first, second = self.lm_to_dit(hidden), self.res_to_dit(residual)
         if self.config.conditioning is Conditioning.SUMMED:
-            return (first + second).unsqueeze(1)
+            return torch.unsqueeze(first + second, 1)
         return torch.stack((first, second), dim=1)
 
     def stop_logits(self, hidden: Tensor) -> Tensor:
