@@ -7,6 +7,7 @@ import gc
 from typing import TYPE_CHECKING
 
 import numpy as np
+import psutil
 import pytest
 from tests.engine.helpers import LONG, drain, listen, settled
 
@@ -105,22 +106,28 @@ def test_too_many_requests_are_refused_with_a_time_to_come_back(start_fake: Star
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("request_", "error", "field"),
-    [
-        (SpeechRequest(text=" "), errors.BadRequest, "text"),
-        (SpeechRequest(text="x" * 4097), errors.TooLarge, "text"),
-        (SpeechRequest(text="a", timesteps=1), errors.BadRequest, "timesteps"),
-        (SpeechRequest(text="a", reference="/does/not/exist.wav"), errors.NotFound, "reference"),
-        (SpeechRequest(text="a", adapter="nobody"), errors.Unsupported, "adapter"),
-    ],
-)
-def test_bad_input_is_named(start_fake: StartFake, request_: SpeechRequest, error: type[errors.BadRequest], field: str) -> None:
+BAD = [
+    (SpeechRequest(text=" "), errors.BadRequest, "text"),
+    (SpeechRequest(text="x" * 4097), errors.TooLarge, "text"),
+    (SpeechRequest(text="a", timesteps=1), errors.BadRequest, "timesteps"),
+    (SpeechRequest(text="a", timeout="soon"), errors.BadRequest, "timeout"),  # type: ignore[arg-type]
+    (SpeechRequest(text="a", timeout=-1), errors.BadRequest, "timeout"),
+    (SpeechRequest(text="a", max_seconds=float("nan")), errors.BadRequest, "max_seconds"),
+    (SpeechRequest(text=7), errors.BadRequest, "text"),  # type: ignore[arg-type]
+    (SpeechRequest(text="a", seed="x"), errors.BadRequest, "seed"),  # type: ignore[arg-type]
+    (SpeechRequest(text="a", priority="now"), errors.BadRequest, "priority"),  # type: ignore[arg-type]
+    (SpeechRequest(text="a", reference="/does/not/exist.wav"), errors.NotFound, "reference"),
+    (SpeechRequest(text="a", adapter="nobody"), errors.Unsupported, "adapter"),
+]
+
+
+def test_bad_input_is_named(start_fake: StartFake) -> None:
     async def main() -> None:
         async with start_fake() as engine:
-            with pytest.raises(error) as caught:
-                await listen(engine.speak(request_))
-            assert caught.value.field == field
+            for request, error, field in BAD:
+                with pytest.raises(error) as caught:
+                    await listen(engine.speak(request))
+                assert caught.value.field == field
             await settled(engine)
 
     asyncio.run(main())
@@ -152,5 +159,23 @@ def test_closing_the_engine_ends_open_streams_with_an_error(start_fake: StartFak
             await reader
         with pytest.raises(errors.Unavailable):
             engine.speak(SpeechRequest(text="Nobody is here."))
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_is_closed_while_it_loads_leaves_no_worker(start_fake: StartFake) -> None:
+    async def main() -> None:
+        engine = start_fake({"load": 60})
+        opening = asyncio.create_task(engine.open())
+        while engine.stats().state != "starting" or not psutil.Process().children():
+            await asyncio.sleep(0.01)
+        assert engine.ready().reason == "the model is being loaded"
+        with pytest.raises(errors.Unavailable, match="loaded"):
+            engine.speak(SpeechRequest(text="Too early."))
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await engine.close()
+        assert psutil.Process().children() == []
 
     asyncio.run(main())

@@ -177,6 +177,7 @@ class Engine:
         """
         self._admit()
         pieces = self._pieces(request)
+        seconds = self._timeout(request)
         seed = secrets.randbelow(DRAWN_SEEDS) if request.seed is None else request.seed
         utterance = Utterance(
             replace(request, seed=seed),
@@ -187,7 +188,9 @@ class Engine:
             on_close=self._closed,
         )
         self._open.add(utterance)
-        self._limit_time(utterance, request)
+        if seconds is not None:
+            error = DeadlineExceeded(f"timeout: the request was not done after {seconds:g} seconds")
+            utterance.timer = asyncio.get_running_loop().call_later(seconds, utterance.fail, error)
         return SpeechStream(utterance, self._config.sample_rate)
 
     async def encode(self, voice: Voice) -> Voice:
@@ -233,11 +236,10 @@ class Engine:
             return self._preparer(request)
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._preparer, request)
 
-    def _limit_time(self, utterance: Utterance, request: SpeechRequest) -> None:
-        seconds = request.timeout if request.timeout is not None else self.settings.request_timeout
-        if seconds is not None:
-            error = DeadlineExceeded(f"timeout: the request was not done after {seconds} seconds")
-            utterance.timer = asyncio.get_running_loop().call_later(seconds, utterance.fail, error)
+    def _timeout(self, request: SpeechRequest) -> float | None:
+        if request.timeout is None:
+            return self.settings.request_timeout
+        return checks.number(request.timeout, "timeout", 0, above=True)
 
     def _closed(self, utterance: Utterance) -> None:
         self._open.discard(utterance)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from evervox.conditioning import checks
 from evervox.engine.jobs import Job
 from evervox.errors import EngineFailure, EvervoxError
 from evervox.request import AudioChunk, ClipLatents, Finish, FinishReason, SpeechRequest
@@ -215,4 +216,5 @@ def _fade(samples: NDArray[np.float32], sample_rate: int) -> None:
 def _max_patches(request: SpeechRequest, form: Form) -> float:
     if request.max_seconds is None:
         return float("inf")
-    return max(1, int(request.max_seconds * form.sample_rate / form.samples_per_patch))
+    seconds = checks.number(request.max_seconds, "max_seconds", 0, above=True)
+    return max(1, int(seconds * form.sample_rate / form.samples_per_patch))
