@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from evervox.layers.packed import SMALLEST, replace_linears
+from evervox.layers.packed import replace_linears
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ENGINE = "fbgemm"
+SMALLEST = 2**18
+"""Weights from which on integers pay: below, scaling the inputs costs more than the product saves."""
 TINY = 1e-30
 """Stands in for the largest value of a row or a weight that is all zeros."""
 
