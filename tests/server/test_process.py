@@ -140,6 +140,10 @@ def test_64_clients_of_whom_some_leave(checkpoint: Path, tmp_path: Path) -> None
         asyncio.run(crowd(64))
         after = settled(served)
         assert {name: after[name] for name in IDLE} == {name: before[name] for name in IDLE} == dict.fromkeys(IDLE, 0)
+        for _ in range(60):  # what was freed is given back within five seconds
+            if served.rss - rss < 24 << 20:
+                break
+            time.sleep(0.2)
         assert served.rss - rss < 24 << 20
         assert lag_percentile(served, 0.5) < 0.02
 
