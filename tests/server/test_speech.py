@@ -282,6 +282,12 @@ def test_normalize_without_its_extra_says_so(running: Running, monkeypatch: pyte
     assert response.json()["error"]["param"] == "normalize"
 
 
+def test_normalize_spells_numbers_out(running: Running) -> None:
+    pytest.importorskip("wetext", reason="needs the extra evervox[normalize]")
+    assert post(running, input="I have 3 dogs.", normalize=True).status_code == 200
+    assert running.engine.requests[-1].text == "I have three dogs."
+
+
 def test_a_slow_reader_holds_up_nobody_and_gets_everything(start: Start) -> None:
     running = start(FakeEngine())
     with httpx2.stream("POST", f"{running.url}/v1/audio/speech", json={"input": "word " * 600, "response_format": "pcm"}) as slow:
