@@ -14,12 +14,15 @@ import argparse
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from benchmarks.contenders import CLOCKS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 Json = dict[str, Any]
 PARTS = ("LM", "residual", "DiT", "encoder", "VAE")
@@ -58,22 +61,30 @@ class Child:
         return answer
 
 
-def machine(threads: int) -> Json:
+def machine(threads: int, clock: str) -> Json:
     """Read bandwidth in GB/s and rates of large products in GFLOP/s: best of several, for a floor must not be too high."""
     torch.set_num_threads(threads)
+    now = CLOCKS[clock]
+
+    def seconds(call: Callable[[], object]) -> float:
+        began = now()
+        call()
+        return now() - began
+
     block = torch.ones(64 * 2**20)
-    bandwidth = max(block.nbytes / 1e9 / _seconds(block.sum) for _ in range(10))
+    bandwidth = max(block.nbytes / 1e9 / seconds(block.sum) for _ in range(10))
     rates = {}
     for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
         a = torch.ones(1024, 1024, dtype=dtype)
-        rates[name] = max(2 * 1024**3 / 1e9 / _seconds(lambda a=a: a @ a) for _ in range(10))
-    return {"threads": threads, "read_gb_per_s": bandwidth, "gflop_per_s": rates, "cpu": _cpu(), "torch": torch.__version__}
-
-
-def _seconds(call: Any) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
+        rates[name] = max(2 * 1024**3 / 1e9 / seconds(lambda a=a: a @ a) for _ in range(10))
+    return {
+        "threads": threads,
+        "clock": clock,
+        "read_gb_per_s": bandwidth,
+        "gflop_per_s": rates,
+        "cpu": _cpu(),
+        "torch": torch.__version__,
+    }
 
 
 def _cpu() -> str:
@@ -195,7 +206,7 @@ def plot(result: Json, path: Path) -> None:
         widths = [row[part] for row in bars.values()]
         axes.barh(list(bars), widths, left=left, label=part)
         left = [a + b for a, b in zip(left, widths, strict=True)]
-    axes.set_xlabel(f"ms per patch, one stream, {result['machine']['threads']} threads")
+    axes.set_xlabel(f"ms per patch, one stream, threads: {result['machine']['threads']}")
     axes.invert_yaxis()
     axes.legend(loc="lower right")
     figure.tight_layout()
@@ -216,7 +227,7 @@ def main() -> None:
     theirs = [dtype for dtype in options.dtypes if dtype != "int8"]
     children = [Child("evervox", dtype, options.folder, threads=options.threads, clock=options.clock) for dtype in options.dtypes]
     children += [Child("voxcpm", dtype, options.folder, threads=options.threads, clock=options.clock) for dtype in theirs]
-    found = {"clock": options.clock, **machine(options.threads)}
+    found = machine(options.threads, options.clock)
     singles, many = compare(children, rounds=options.rounds, patches=options.patches, streams=options.streams)
     for child in children:
         child.close()
