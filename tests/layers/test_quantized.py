@@ -65,7 +65,7 @@ def test_the_process_keeps_its_engine() -> None:
 
 
 def test_quantize_replaces_large_layers() -> None:
-    module = nn.Sequential(nn.Linear(512, 512), nn.Sequential(nn.GELU(), nn.Linear(512, 2)))
+    module = nn.Sequential(nn.Linear(512, 1024), nn.Sequential(nn.GELU(), nn.Linear(1024, 2)))
     quantize(module)
     assert isinstance(module[0], Int8Linear)
     assert {name for name, _ in module.named_parameters()} == {"1.1.weight", "1.1.bias"}

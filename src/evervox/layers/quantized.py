@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ENGINE = "fbgemm"
-SMALLEST = 2**18
+SMALLEST = 2**19
 """Weights from which on integers pay: below, scaling the inputs costs more than the product saves."""
 TINY = 1e-30
 """Stands in for the largest value of a row or a weight that is all zeros."""

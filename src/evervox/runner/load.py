@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -45,14 +46,20 @@ def load(folder: Path, *, dtype: str = "auto", device: str = "auto") -> Loaded:
     # the VAE first: its files are closed before the larger part is read, so the peak is lower
     vae = load_vae(folder, config, device=where, dtype=vae_dtype)
     pack(vae)
-    model = load_model(folder, config, dtype=kind, device=where)
+    kept = _kept_dtype(folder) if dtype == INT8 else kind
+    model = load_model(folder, config, dtype=kept, device=where)
     if dtype == INT8:
         quantize(model)
         model.float()
-    else:
-        pack(model)
+    pack(model)
     _return_freed_memory()
     return Loaded(folder, config, model, vae)
+
+
+def _kept_dtype(folder: Path) -> torch.dtype:
+    """What the checkpoint's weights are stored in: nothing is gained by integers made of wider numbers."""
+    stored = json.loads((folder / "config.json").read_text("utf-8")).get("dtype")
+    return torch.bfloat16 if stored == "bfloat16" else torch.float32
 
 
 def _return_freed_memory() -> None:
@@ -78,13 +85,13 @@ def resolve_device(device: str) -> torch.device:
 
 
 def resolve_dtype(dtype: str, device: torch.device) -> torch.dtype:
-    """The dtype to load in. `auto` is bfloat16 on a GPU and float32 on a CPU; `int8` is quantised from bfloat16."""
+    """What is computed in. `auto` is bfloat16 on a GPU and float32 on a CPU; what `int8` leaves is float32."""
     if dtype == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
     if dtype == INT8:
         if device.type != "cpu" or not can_quantize():
             raise ConfigError("dtype 'int8' needs an x86 CPU and no GPU; use auto")
-        return torch.bfloat16
+        return torch.float32
     if dtype not in DTYPES:
         raise ConfigError(f"dtype {dtype!r} is unknown; use auto, {', '.join((*DTYPES, INT8))}")
     return DTYPES[dtype]
