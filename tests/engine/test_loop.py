@@ -132,6 +132,15 @@ def test_a_device_that_computes_nothing_any_more_ends_the_worker(make_bench: Cal
     assert bench.blackbox.read() == {0, 1, 2}
 
 
+def test_the_books_are_proven_when_the_last_sequence_has_gone(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench()
+    bench.submit(1, patches=3)
+    bench.tick(2)
+    bench.scheduler.pool.acquire((), 1)  # a block that nobody will give back
+    with pytest.raises(Lost, match="not so"):
+        bench.tick(5)
+
+
 def test_whatever_grows_in_the_worker_is_in_the_ledger(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(fake={"encode": 0.0})
     for seq in range(40):

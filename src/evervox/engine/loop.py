@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from evervox.core.errors import Refused
+from evervox.core.errors import BrokenBooks, Refused
 from evervox.core.keys import root_key
 from evervox.core.sequence import NewSequence
 from evervox.engine import messages
@@ -84,6 +84,7 @@ class Loop:
         self._steps = self._lost_steps = 0
         self._is_leaving = False
         self._is_idle = True
+        self._is_proven = True
         self._model_seconds = self._total_seconds = 0.0
         self._next_beat = self._next_lines = 0.0
         ledger.register("live sequences", self._live, limit=None, owner="loop")
@@ -105,10 +106,22 @@ class Loop:
             for seq, error in failed.items():
                 self._fail(seq, error)
             self._total_seconds += self._clock() - began
+            self._is_proven = False
+        self._prove()
         self._beat(self._clock())
         if self._out:
             self._port.send(self._out)
             self._out = []
+
+    def _prove(self) -> None:
+        """Once the last sequence has gone, the books must balance. A worker whose books do not is replaced."""
+        if self._is_proven or not self._scheduler.is_idle:
+            return
+        try:
+            self._scheduler.check()
+        except BrokenBooks as error:
+            raise Lost(str(error)) from error
+        self._is_proven = True
 
     # Messages in
 
