@@ -92,7 +92,7 @@ def _speak(arguments: argparse.Namespace) -> tuple[list[Utterance], dict[str, fl
     wavs.mkdir(exist_ok=True)
     for number, one in enumerate(out):
         _write(wavs / f"{one.kind}_{number:03d}.wav", one.samples)
-    return out, {"batch_rtf": round((time.perf_counter() - began) / seconds, 3)}
+    return out, {"batch_rtf": round((time.perf_counter() - began) / max(seconds, 1e-9), 3)}
 
 
 def _run_ons(arguments: argparse.Namespace) -> dict[str, float]:
