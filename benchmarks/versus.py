@@ -1,7 +1,7 @@
 """Ours against the PyPI package `voxcpm` 2.0.3 on one CPU: the same folder, the same text length, one process each, in turns.
 
 Every round runs each contender once, so a noisy machine is noisy for all; a ratio is the median over rounds of one round's
-quotient. Parts are wall time inside that part. The floor of a part is the larger of its weights' bytes over the measured read
+quotient. All wait passively for their threads, as our worker does, unless OMP_WAIT_POLICY says otherwise. Parts are wall time inside that part. The floor of a part is the larger of its weights' bytes over the measured read
 bandwidth and its operations over the measured rate of large products.
 
     python tools/make_checkpoint.py voxcpm /tmp/half --size 0.5b
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,9 +37,8 @@ class Child:
     def __init__(self, name: str, dtype: str, folder: Path, *, threads: int, clock: str) -> None:
         self.label = f"{name} {dtype}"
         command = [sys.executable, "-m", "benchmarks.contenders", name, dtype, str(folder), str(threads), clock]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen(command, **pipes, text=True, env={"OMP_WAIT_POLICY": "passive", **os.environ})
         self.load_seconds = self._read()["load_s"]
 
     def run(self, streams: int, patches: int) -> Json:
