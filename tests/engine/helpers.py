@@ -69,12 +69,12 @@ class Assassin:
         assert self.pid is not None
         os.kill(self.pid, sign)
 
-    def made(self) -> list[int]:
-        """Patches of every open sequence."""
-        return [len(job.patches) for job in self.engine._supervisor._jobs.values()]
+    def made(self) -> dict[int, int]:
+        """Patches of every open sequence, by its number from 1 on."""
+        return {job.id: len(job.patches) for job in self.engine._supervisor._jobs.values()}
 
     async def progress(self) -> None:
         """Wait until every open sequence has made a patch more."""
         before = self.made()
-        while any(now <= then for now, then in zip(self.made(), before, strict=True)):
+        while any(made <= before.get(number, -1) for number, made in self.made().items()):
             await asyncio.sleep(0.01)

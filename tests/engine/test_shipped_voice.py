@@ -17,9 +17,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 REQUESTS = [SpeechRequest(text="the boat came home over the grey water", seed=seed, min_patches=24) for seed in range(8)]
 
 
-async def speak(dtype: str, sign: signal.Signals | None, strikes: int) -> tuple[list[Heard], list[list[int]]]:
+async def speak(dtype: str, sign: signal.Signals | None, strikes: int) -> tuple[list[Heard], list[dict[int, int]]]:
     """All eight at once, and how many patches each had at every strike."""
-    at: list[list[int]] = []
+    at: list[dict[int, int]] = []
     async with Engine.start(dtype=dtype, step_timeout=15) as engine:
         readers = [asyncio.create_task(listen(engine.speak(request))) for request in REQUESTS]
         assassin = Assassin(engine)
@@ -48,10 +48,13 @@ def test_no_seam_is_heard_in_float32() -> None:
 
     async def main() -> None:
         heard, at = await speak("float32", signal.SIGKILL, 2)
-        for number, one in enumerate(heard):
+        for number, one in enumerate(heard, 1):
             edges = np.abs(np.diff(one.samples))
             per_patch = len(one.samples) // one.finish.num_patches
-            for made in (counts[number] for counts in at):
+            # What was on its way when the worker died still arrived: the seam is one patch later then.
+            for made in (counts[number] + late for counts in at if number in counts for late in (0, 1)):
+                if not 0 < made < one.finish.num_patches:
+                    continue
                 seam = made * per_patch
                 around = edges[max(0, seam - per_patch) : seam + per_patch]
                 assert edges[seam - 8 : seam + 8].max() <= max(np.quantile(around, 0.999), 0.02)
