@@ -33,7 +33,7 @@ def _parser() -> argparse.ArgumentParser:
     latents.add_argument("--shards", type=int, default=None, help="encode only the first")
     latents.add_argument("--plain", action="store_true", help="do not compile the encoder: slower, but starts at once")
     lm = stages.add_parser("lm", help="train the language model and the flow")
-    lm.add_argument("--steps", type=int, default=6000)
+    lm.add_argument("--steps", type=int, default=5400)
     lm.add_argument("--save-every", type=float, default=240.0, help="seconds between checkpoints")
     lm.add_argument("--minutes", type=float, default=None, help="stop early; the schedule stays that of --steps")
     export = stages.add_parser("export", help="write the checkpoint folder")
