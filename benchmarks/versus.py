@@ -1,8 +1,9 @@
 """Ours against the PyPI package `voxcpm` 2.0.3 on one CPU: the same folder, the same text length, one process each, in turns.
 
 Every round runs each contender once, so a noisy machine is noisy for all; a ratio is the median over rounds of one round's
-quotient. All wait passively for their threads, as our worker does, unless OMP_WAIT_POLICY says otherwise. Parts are wall time inside that part. The floor of a part is the larger of its weights' bytes over the measured read
-bandwidth and its operations over the measured rate of large products.
+quotient. Parts are time inside that part. All wait passively for their threads, as our worker does, unless OMP_WAIT_POLICY says
+otherwise. The floor of a part is the larger of its weights' bytes over the measured read bandwidth and its operations over the
+measured rate of large products.
 
     python tools/make_checkpoint.py voxcpm /tmp/half --size 0.5b
     python -m benchmarks.versus /tmp/half --threads 2 --out docs/benchmarks/versus.json
@@ -138,15 +139,15 @@ def _vae_flops(config: Any) -> float:
 
 
 def compare(children: list[Child], *, rounds: int, patches: int, streams: list[int]) -> tuple[list[Json], dict[int, list[Json]]]:
-    """One stream each, in turns; then ours at several streams, in turns with the package's one."""
+    """One stream each, in turns; then ours at several streams, in turns with one stream of the package."""
     singles = []
     for index in range(rounds):
         singles.append({child.label: child.run(1, patches) for child in children})
         print(f"round {index + 1}/{rounds}:", {k: round(v["step_ms"]) for k, v in singles[-1].items()}, flush=True)
     many: dict[int, list[Json]] = {}
-    ours = [child for child in children if child.label.startswith("evervox")]
     for number in streams:
-        many[number] = [{child.label: child.run(number, patches) for child in ours} for _ in range(max(1, rounds // 2))]
+        at_once = {child: number if child.label.startswith("evervox") else 1 for child in children}
+        many[number] = [{child.label: child.run(n, patches) for child, n in at_once.items()} for _ in range(max(1, rounds // 2))]
         print(f"{number} streams:", {k: round(v["step_ms"]) for k, v in many[number][-1].items()}, flush=True)
     return singles, many
 
@@ -173,8 +174,8 @@ def summary(singles: list[Json], many: dict[int, list[Json]], dtypes: list[str])
             **{part: median(one[theirs]["parts_ms"][part] / one[ours]["parts_ms"][part] for one in singles) for part in PARTS},
         }
         for number, runs in many.items():
-            step = median(run[ours]["step_ms"] for run in runs)
-            ratios[f"{ours} / {theirs}"][f"throughput at {number}"] = number * table[theirs]["step_ms"] / step
+            quotients = (number * run[theirs]["step_ms"] / run[ours]["step_ms"] for run in runs)
+            ratios[f"{ours} / {theirs}"][f"throughput at {number}"] = median(quotients)
     return {"contenders": table, "ratios": ratios}
 
 
