@@ -127,6 +127,7 @@ def say(
         cfg=cfg,
         max_seconds=max_seconds,
     )
+    _warn_of_unknown_words(model, request.text)
     with _sink(output or f"speech.{fmt}", fmt) as sink, _load(model, request) as tts:
         _write(tts.send(request), fmt, sink)
     if output != "-":
@@ -163,6 +164,21 @@ def _stdin() -> str:
         return sys.stdin.read().removesuffix("\n")
     except UnicodeDecodeError as error:
         raise BadRequest(f"standard input is not {error.encoding} text", field="text") from None
+
+
+def _warn_of_unknown_words(model: str | None, text: str) -> None:
+    """Once, and only for models that say what they know, as the voice that ships does."""
+    from evervox.conditioning.vocabulary import unknown_words
+    from evervox.models.voxcpm.hub import SHIPPED
+
+    unknown = unknown_words(text, SHIPPED if model is None else Path(model))
+    if unknown:
+        some = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
+        stderr.print(
+            f"this small voice knows digits and some 200 English words, and not: {some} (for any text: --model openbmb/VoxCPM2)",
+            markup=False,
+            soft_wrap=True,
+        )
 
 
 @contextmanager
