@@ -75,6 +75,8 @@ class Assassin:
 
     async def progress(self) -> None:
         """Wait until every open sequence has made a patch more."""
+        while not self.made():
+            await asyncio.sleep(0.01)
         before = self.made()
         while any(made <= before.get(number, -1) for number, made in self.made().items()):
             await asyncio.sleep(0.01)

@@ -28,6 +28,7 @@ async def speak(dtype: str, sign: signal.Signals | None, strikes: int) -> tuple[
             await assassin.progress()
             await assassin.strike(sign or signal.SIGKILL)
             at.append(assassin.made())
+            assert min(at[-1].values()) > 1
         return await asyncio.gather(*readers), at
 
 
@@ -51,6 +52,7 @@ def test_no_seam_is_heard_in_float32() -> None:
         for number, one in enumerate(heard, 1):
             edges = np.abs(np.diff(one.samples))
             per_patch = len(one.samples) // one.finish.num_patches
+            assert at[0][number] > 0
             # What was on its way when the worker died still arrived: the seam is one patch later then.
             for made in (counts[number] + late for counts in at if number in counts for late in (0, 1)):
                 if not 0 < made < one.finish.num_patches:
