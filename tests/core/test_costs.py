@@ -43,7 +43,7 @@ def calls_of_a_run(num_blocks: int) -> int:
 
     def on_event(frame: FrameType, event: str, _arg: object) -> None:
         nonlocal count
-        count += event == "call" and "core" in frame.f_code.co_filename
+        count += event == "call" and "evervox/core" in frame.f_code.co_filename
 
     while not scheduler.is_idle:
         sys.setprofile(on_event)
