@@ -33,7 +33,9 @@ class Settings(_Settings):
 
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float64", "int8"] = "auto"
-    threads: int | None = Field(None, ge=1, le=1024, description="CPU threads of the worker; None leaves it to torch")
+    threads: int | None = Field(
+        None, ge=1, le=1024, description="CPU threads of the worker; None: one for a small model, else torch's choice"
+    )
 
     max_running: int = Field(16, ge=1, le=1024, description="sequences that hold memory on the device at once")
     max_waiting: int = Field(64, ge=0, le=100_000, description="requests beyond `max_running` that may be open")

@@ -13,6 +13,7 @@ from evervox.config import Settings
 from evervox.errors import ConfigError
 from evervox.models.voxcpm.config import VoxConfig
 from evervox.runner.memory import MIB, Memory, block_bytes, num_blocks, size_cache
+from evervox.runner.runner import default_threads
 
 GIB = 1024 * MIB
 
@@ -58,3 +59,8 @@ def test_the_cpu_default_is_bounded_by_full_requests_and_by_a_quarter_of_ram() -
 def test_kv_bytes_overrides_the_share() -> None:
     each = block_bytes(config("0.5b"), 16, torch.float32)
     assert size_cache(config("0.5b"), Settings(kv_bytes=7 * each), torch.float32, Memory(1, 0), share=0.25) == 7
+
+
+def test_a_small_model_runs_on_one_thread_and_a_large_one_as_torch_likes() -> None:
+    assert default_threads(6_000_000) == 1
+    assert default_threads(500_000_000) is None

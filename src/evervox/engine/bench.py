@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import platform
 import subprocess
 import time
@@ -170,7 +169,7 @@ def _numbers(streams: str) -> list[int]:
 def _about(engine: Engine) -> dict[str, str]:
     settings = engine.settings
     gpu = None if settings.device == "cpu" else _gpu()
-    cpu = f"{_cpu()}, {settings.threads or os.cpu_count()} threads"
+    cpu = f"{_cpu()}, {settings.threads or 'default'} threads"
     return {
         "version": f"evervox {version('evervox')}",
         "torch": f"torch {version('torch')}",

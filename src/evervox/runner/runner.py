@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from evervox.runner.graphs import Key, Recorder
     from evervox.runner.stages import StepAttend
 
+SMALL_MODEL = 50_000_000
+"""Parameters. The shipped voice, with 6 million, is 1.7 times slower on two threads than on one."""
+
 
 class PagedRunner:
     """Implements `runner.inputs.Runner`. Owns the cache, the rows and what it knows of each sequence."""
@@ -156,13 +159,19 @@ class PagedRunner:
 
 def create(folder: str | Path, settings: Settings) -> PagedRunner:
     """Load a checkpoint, size the cache, record the shapes. Raises `CheckpointError` and `ConfigError`."""
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
     gpu.set_up_allocator()
     loaded = load(Path(folder), dtype=settings.dtype, device=settings.device)
+    threads = settings.threads or default_threads(sum(p.numel() for p in loaded.model.parameters()))
+    if threads is not None:
+        torch.set_num_threads(threads)
     runner = _on_gpu(loaded, settings) if loaded.model.device.type == "cuda" else _on_cpu(loaded, settings)
     runner.record(show_progress)
     return runner
+
+
+def default_threads(parameters: int) -> int | None:
+    """One for a model so small that its threads wait for each other longer than they compute; else torch's own choice."""
+    return 1 if parameters < SMALL_MODEL else None
 
 
 def _on_cpu(loaded: Loaded, settings: Settings) -> PagedRunner:
