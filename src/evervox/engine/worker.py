@@ -109,6 +109,8 @@ def main(argument: str) -> int:
     except Exception:
         log.exception("the worker ends")
         return 1
+    finally:
+        port.close()
     return 0
 
 
@@ -162,4 +164,7 @@ def _register(ledger: Ledger, runner: Runner, scheduler: Scheduler) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    code = main(sys.argv[1])
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(code)  # nothing here needs torch and its modules taken apart, which takes up to a second
