@@ -43,7 +43,8 @@ class VoxModel(nn.Module):
         super().__init__()
         self.config = config
         hidden = config.lm.hidden
-        self.embed_tokens = nn.Embedding(config.vocab_size, hidden)
+        # given its weight, it draws none: on the meta device that would import a second's worth of torch
+        self.embed_tokens = nn.Embedding(config.vocab_size, hidden, _weight=torch.empty(config.vocab_size, hidden))
         self.lm = Stack(config.lm, config.max_length)
         self.residual = Stack(config.residual, config.max_length)
         self.encoder = LocalEncoder(config)
