@@ -135,6 +135,7 @@ def test_max_seconds_counts_over_all_pieces(start_fake: StartFake) -> None:
 
 def test_4096_characters_begin_as_soon_as_their_first_sentence(start_fake: StartFake) -> None:
     async def first_audio(engine: Engine, text: str) -> float:
+        await settled(engine)  # a step that still runs for the one before would count
         began = time.monotonic()
         async with engine.speak(SpeechRequest(text=text, reference=TONE)) as stream:
             await anext(stream)
@@ -145,8 +146,8 @@ def test_4096_characters_begin_as_soon_as_their_first_sentence(start_fake: Start
         async with start_fake({"step": 0.05}) as engine:
             heard = await listen(engine.speak(SpeechRequest(text=text, reference=TONE, max_seconds=1.0)))
             assert heard.finish.num_patches > 200
-            short = sorted([await first_audio(engine, "This is sentence 0.") for _ in range(5)])[2]
-            long = sorted([await first_audio(engine, text) for _ in range(5)])[2]
+            short = min([await first_audio(engine, "This is sentence 0.") for _ in range(5)])
+            long = min([await first_audio(engine, text) for _ in range(5)])
             assert long < 1.3 * short + 0.02
 
     asyncio.run(main())
