@@ -127,7 +127,6 @@ def say(
         cfg=cfg,
         max_seconds=max_seconds,
     )
-    _warn_of_unknown_words(model, request.text)
     with _sink(output or f"speech.{fmt}", fmt) as sink, _load(model, request) as tts:
         _write(tts.send(request), fmt, sink)
     if output != "-":
@@ -166,12 +165,8 @@ def _stdin() -> str:
         raise BadRequest(f"standard input is not {error.encoding} text", field="text") from None
 
 
-def _warn_of_unknown_words(model: str | None, text: str) -> None:
-    """Once, and only for models that say what they know, as the voice that ships does."""
-    from evervox.conditioning.vocabulary import unknown_words
-    from evervox.models.voxcpm.hub import SHIPPED
-
-    unknown = unknown_words(text, SHIPPED if model is None else Path(model))
+def _warn_of(unknown: list[str]) -> None:
+    """Once, before it speaks."""
     if unknown:
         some = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
         stderr.print(
@@ -189,6 +184,7 @@ def _load(model: str | None, request: SpeechRequest) -> Iterator[TTS]:
 
     engine = Engine.start(model, max_running=MAX_PIECES_AT_ONCE, request_timeout=None)
     engine.check(request)
+    _warn_of(engine.unknown_words(request.text))
     with stderr.status("loading the model"):
         tts = TTS(engine)
     with tts:

@@ -13,6 +13,7 @@ from evervox.conditioning.limits import Limits
 from evervox.conditioning.prepare import DRAWN_SEEDS, Preparer
 from evervox.conditioning.split import split
 from evervox.conditioning.text import TextTokenizer
+from evervox.conditioning.vocabulary import unknown_words
 from evervox.config import Settings
 from evervox.engine.jobs import Job
 from evervox.engine.stream import SpeechStream
@@ -168,6 +169,10 @@ class Engine:
         """Raise what `speak` or its stream would raise of `BadRequest`; may be called before the engine is open, and blocks."""
         for text in self._pieces(request):
             self._preparer(replace(request, text=text))
+
+    def unknown_words(self, text: str) -> list[str]:
+        """Words that the model was never taught, where its checkpoint says which it was; they come out as guesses."""
+        return unknown_words(text, self._model)
 
     def speak(self, request: SpeechRequest) -> SpeechStream:
         """Take a request and start work on it. Call it on the engine's loop.
