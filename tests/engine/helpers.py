@@ -74,9 +74,9 @@ class Assassin:
         return {job.id: len(job.patches) for job in self.engine._supervisor._jobs.values()}
 
     async def progress(self) -> None:
-        """Wait until every open sequence has made a patch more."""
+        """Wait until every open sequence has made a patch more; one that has just been opened, its first."""
         while not self.made():
             await asyncio.sleep(0.01)
         before = self.made()
-        while any(made <= before.get(number, -1) for number, made in self.made().items()):
+        while any(made <= before.get(number, 0) for number, made in self.made().items()):
             await asyncio.sleep(0.01)

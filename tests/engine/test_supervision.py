@@ -51,6 +51,8 @@ def test_streams_survive_kills_at_random_moments(start_fake: StartFake, num_kill
         async with start_fake({"step": 0.01 * num_kills}, restart_backoff=0.05) as engine:
             readers = [asyncio.create_task(listen(engine.speak(request))) for request in EIGHT]
             assassin = Assassin(engine)
+            while len(assassin.made()) < len(EIGHT):
+                await asyncio.sleep(0.01)
             for _ in range(num_kills // 2):
                 await assassin.strike()  # as soon as the worker serves, which is in the middle of resuming
                 await assassin.progress()  # a stream that gets nowhere between two deaths would be taken for their cause
