@@ -147,7 +147,7 @@ def test_a_line_per_request_for_a_machine(start: Start) -> None:
 
 def test_the_page_may_load_nothing_from_elsewhere(running: Running) -> None:
     for path in ("/", "/static/playground.js", "/static/playground.css"):
-        response = httpx2.get(running.url + path)
+        response = httpx2.get(running.url + path, timeout=30)
         assert response.status_code == 200
         assert "default-src 'self'" in response.headers["content-security-policy"]
         assert not re.findall(r"(?:https?:)?//[a-z][\w.-]+\.\w+", re.sub(r"http://www\.w3\.org\S+", "", response.text))
