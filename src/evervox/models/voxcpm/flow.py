@@ -35,7 +35,7 @@ def schedule(timesteps: int, dtype: torch.dtype) -> Schedule:
     """Times and step sizes, accumulated in `dtype` exactly as the reference accumulates them."""
     span = torch.linspace(1, 0, timesteps + 1, dtype=dtype)
     span = span + (torch.cos(torch.pi / 2 * span) - 1 + span)
-    skipped = max(1, int(len(span) * 0.04))
+    skipped = timesteps - num_evaluations(timesteps)
     t, dt, times, steps = span[0], span[0] - span[1], [], []
     for step in range(1, len(span)):
         if step > skipped:
