@@ -131,6 +131,8 @@ class RandomRun:
         self.held: set[int] = set()
         self.num_ended = 0
         self.adapter_slots: dict[int, int] = {}
+        self.is_ahead = rng.random() < 0.5
+        self.computing: tuple[StepPlan, dict[int, Request]] | None = None  # with the requests as they were
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
@@ -206,14 +208,25 @@ class RandomRun:
         self.held.discard(seq)
 
     def step(self) -> None:
-        rng, scheduler = self.rng, self.scheduler
-        plan = scheduler.plan(self.now)
-        scheduler.check()
+        """Plan and compute; then whatever is not left to be computed meanwhile meets its fate."""
+        plan = self.scheduler.plan(self.now, self.computing and self.computing[0])
+        self.scheduler.check()
         self.check_plan(plan)
-        self.now += rng.choice([0.0, 0.01, 0.05, 0.4])
-        fate = rng.random()
+        self.now += self.rng.choice([0.0, 0.01, 0.05, 0.4])
+        self.runner.compute(plan, self.requests)
+        before, now = self.computing, (plan, dict(self.requests))
+        self.computing = None
+        if before is not None and not self.survives(*before):
+            self.runner.spoil(plan)
+        elif self.is_ahead and plan and not plan.is_short and self.rng.random() < 0.9:
+            self.computing = now
+        else:
+            self.survives(*now)
+
+    def survives(self, plan: StepPlan, requests: dict[int, Request]) -> bool:
+        """The end of a step that was computed. False where it died, and what was computed after it with it."""
+        fate = self.rng.random()
         if fate < 0.05:  # cancelled while the step runs; the id may come back at once
-            self.runner.compute(plan, self.requests)
             if self.requests:
                 self.cancel()
                 self.submit()
@@ -221,18 +234,19 @@ class RandomRun:
         elif fate < 0.12:  # dies as a whole, then one by one
             self.runner.spoil(plan)
             for span in plan.spans:
-                self.retry(plan.only(span.seq))
+                self.retry(plan.only(span.seq), requests)
         elif fate < 0.16:  # dies and nobody tries again
             self.runner.spoil(plan)
         elif fate < 0.2:  # only some are reported
-            self.runner.compute(plan, self.requests)
-            self.commit(plan, [outcome for outcome in self.outcomes(plan) if rng.random() < 0.5])
+            self.commit(plan, [outcome for outcome in self.outcomes(plan) if self.rng.random() < 0.5])
         else:
-            self.runner.compute(plan, self.requests)
             self.commit(plan, self.outcomes(plan))
+        return not 0.05 <= fate < 0.16
 
-    def retry(self, plan: StepPlan) -> None:
+    def retry(self, plan: StepPlan, requests: dict[int, Request]) -> None:
         (span,) = plan.spans
+        if self.requests.get(span.seq) is not requests[span.seq]:
+            return
         if self.rng.random() < 0.4:
             self.runner.spoil(plan)
             assert self.scheduler.fail(span.seq)
@@ -268,7 +282,7 @@ class RandomRun:
             assert {span.adapter for span in plan.spans} - {None} <= self.adapter_slots.keys()
             assert len(self.adapter_slots) <= limits.max_adapters
         assert not {span.seq for span in plan.spans} & self.held
-        if self.requests.keys() - self.held and not plan.spans:
+        if self.requests.keys() - self.held and not plan.spans and self.computing is None:
             raise AssertionError("there is work and nothing is planned")
 
 

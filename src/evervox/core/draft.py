@@ -20,7 +20,7 @@ class Draft:
 
     `later_decodes` counts the residents still to come that need one slot: prefill leaves each of them its slot.
     `excess` is each tenant's residents beyond its share. `is_closed` stops admission, `adapters_closed` that of sequences
-    with an adapter.
+    with an adapter. `is_short`: see `StepPlan`.
     """
 
     __slots__ = (
@@ -30,6 +30,7 @@ class Draft:
         "excess",
         "has_prefill",
         "is_closed",
+        "is_short",
         "later_decodes",
         "limits",
         "loads",
@@ -53,6 +54,7 @@ class Draft:
         self.loads: list[Placement] = []
         self.has_prefill = False
         self.is_closed = False
+        self.is_short = False
         self.adapters_closed = False
 
     def rank(self, sequence: Sequence) -> float:
@@ -71,18 +73,19 @@ class Draft:
 
     def grant(self, sequence: Sequence, room: int) -> None:
         """Give the sequence its next span, of at most `room` slots."""
-        start = sequence.computed
-        stop = min(sequence.length, start + room)
+        start = sequence.planned
+        stop = min(sequence.known, start + room)
         num_blocks = self.limits.num_blocks_for(stop)
         blocks = sequence.blocks if num_blocks == len(sequence.blocks) else sequence.blocks[:num_blocks]
-        span = Span(sequence.seq, start, stop, blocks, stop == sequence.length, sequence.adapter)
-        sequence.span = self.spans[sequence.seq] = span
+        span = Span(sequence.seq, start, stop, blocks, stop == sequence.known, sequence.adapter)
+        self.spans[sequence.seq] = span
+        sequence.promise(span)
         self.budget -= stop - start
 
     def less_urgent_residents(self, sequence: Sequence) -> list[Sequence]:
-        """Residents that come after `sequence`, the least urgent first. None of them has a span yet."""
+        """Residents that come after `sequence`, the least urgent first. None of them has a span in this draft yet."""
         after = self.order[self.order.index(sequence) + 1 :]
         return [other for other in reversed(after) if other.blocks]
 
     def finish(self, step: int) -> StepPlan:
-        return StepPlan(step, tuple(self.spans.values()), tuple(self.parked), tuple(self.loads))
+        return StepPlan(step, tuple(self.spans.values()), tuple(self.parked), tuple(self.loads), self.is_short)

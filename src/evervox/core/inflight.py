@@ -57,7 +57,7 @@ def waits_for_twin(sequence: Sequence, num_hits: int, inflight: InFlight, draft:
     if twin is None:
         return False
     shared_stop = (num_hits + num_shared) * size
-    steps = _ceil(shared_stop - twin.start, twin.stop - twin.start)
+    steps = _ceil(max(0, shared_stop - twin.start), twin.stop - twin.start)
     steps += _ceil(sequence.length - shared_stop, draft.limits.slots_per_step)
     alone = _ceil(sequence.length - num_hits * size, draft.budget)
     waiting_is_in_time, computing_is_in_time = (draft.now + count * step_seconds <= sequence.deadline for count in (steps, alone))

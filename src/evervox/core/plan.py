@@ -41,12 +41,15 @@ class StepPlan:
 
     `parked` are the sequences preempted by this plan: their rows are to be parked before anything is computed.
     `loads` are the adapters to bring in before anything is computed (empty unless `max_adapters` is set).
+    `is_short`: somebody needs what only a sequence in a step that is still being computed could give up. Nobody gets it
+    until everything is committed before the next plan.
     """
 
     step: int
     spans: tuple[Span, ...]
     parked: tuple[int, ...] = ()
     loads: tuple[Placement, ...] = ()
+    is_short: bool = False
 
     def only(self, seq: int) -> StepPlan:
         """The same step with the one span of `seq`: how a step that failed is retried one by one.

@@ -11,7 +11,15 @@ request's is its arrival plus a long horizon. The caller gives the time; nothing
     ended = scheduler.commit(plan, outcomes, now)
 
 A plan may be committed in parts (`plan.only(seq)`), or not at all: what was not computed is planned again. A new plan
-makes the one before it stale. `loads` of a plan are empty unless `max_adapters` is set.
+makes all before it void, unless it is made to follow one that is still being computed:
+
+    following = scheduler.plan(now, after=plan)                             # before plan's outcomes are known
+    ...compute following, once plan is computed...
+    scheduler.commit(plan, outcomes, now)                                   # in the order of the plans
+    scheduler.commit(following, outcomes, now)
+
+The step that follows is made as if nobody stopped; what it computes for one that did is ignored. `loads` of a plan are
+empty unless `max_adapters` is set.
 """
 
 from __future__ import annotations
@@ -29,6 +37,7 @@ from evervox.core.lanes import Lanes
 from evervox.core.limits import SchedulerLimits
 from evervox.core.plan import Ended, Outcome, Span, StepPlan
 from evervox.core.sequence import NewSequence, Sequence
+from evervox.core.steps import Steps
 from evervox.core.victims import choose_victims
 
 if TYPE_CHECKING:
@@ -58,9 +67,7 @@ class Scheduler:
         self._lanes = Lanes(limits.tenant_weights, limits.max_running)
         self._inflight = InFlight()
         self._num_submitted = 0
-        self._step = 0
-        self._planned_at = 0.0
-        self._step_seconds = 0.0  # smoothed; 0 until the first commit
+        self._steps = Steps()
 
     @property
     def num_running(self) -> int:
@@ -143,19 +150,24 @@ class Scheduler:
         if self.adapters is not None and sequence.adapter is not None:
             self.adapters.release(sequence.adapter)
         self.pool.release(sequence.blocks)
-        sequence.blocks = ()
-        sequence.computed = 0
-        sequence.span = None
+        sequence.settle((), 0)
         self._lanes.leave(sequence.lane)
         del self._running[sequence.seq]
 
     # Planning
 
-    def plan(self, now: float) -> StepPlan:
-        """The next step's work, most urgent first, within `slots_per_step`."""
-        self._step += 1
-        self._planned_at = now
-        candidates = [*self._running.values(), *self._lanes.heads(_LOOK_AHEAD)]
+    def plan(self, now: float, after: StepPlan | None = None) -> StepPlan:
+        """The next step's work, most urgent first, within `slots_per_step`.
+
+        `after`: the last plan, which is still being computed: nobody that is in it gives way. None: what was not committed
+        is void.
+        """
+        step = self._steps.begin(now, after)
+        if after is None:
+            for sequence in self._running.values():
+                sequence.void()
+        running = [sequence for sequence in self._running.values() if not sequence.is_complete]
+        candidates = [*running, *self._lanes.heads(_LOOK_AHEAD)]
         draft = Draft(now, self.limits, candidates, self._lanes.excess())
         for sequence in draft.order:
             if draft.budget == 0 or sequence.is_held:
@@ -167,7 +179,7 @@ class Scheduler:
                 draft.grant(sequence, room)
                 draft.has_prefill |= not is_decode
         self.preemptions += len(draft.parked)
-        return draft.finish(self._step)
+        return draft.finish(step)
 
     def _is_ready(self, sequence: Sequence, draft: Draft) -> bool:
         if sequence.is_resident:
@@ -176,12 +188,12 @@ class Scheduler:
 
     def _grow(self, sequence: Sequence, draft: Draft) -> bool:
         """See that a resident's blocks cover its slots. It takes from less urgent ones, or else sits this step out."""
-        short = self.limits.num_blocks_for(sequence.length) - len(sequence.blocks)
+        short = self.limits.num_blocks_for(sequence.known) - len(sequence.blocks)
         if short <= 0:
             return True
         fresh = self.pool.acquire((), short)
         victims = [] if fresh is not None else draft.less_urgent_residents(sequence)
-        while fresh is None and victims:
+        while fresh is None and self._may_park(victims[:1], draft):
             self._park(victims.pop(0), draft)
             fresh = self.pool.acquire((), short)
         if fresh is None:
@@ -189,10 +201,16 @@ class Scheduler:
         sequence.blocks += fresh
         return True
 
+    def _may_park(self, victims: list[Sequence], draft: Draft) -> bool:
+        """Whether there are any, and none of them is being computed."""
+        busy = any(victim.spans for victim in victims)
+        draft.is_short |= busy
+        return bool(victims) and not busy
+
     def _park(self, sequence: Sequence, draft: Draft) -> None:
         """Preempt a resident: it waits again, and its blocks can be found until they are reused."""
-        if sequence.seq in draft.spans:
-            raise BrokenBooks(f"{sequence!r} is preempted by the plan that it is in")
+        if sequence.spans:
+            raise BrokenBooks(f"{sequence!r} is preempted by a plan while it is in one")
         sequence.seal()
         for place in range(sequence.prompt_blocks, sequence.computed // self.limits.block_size):
             self.pool.publish(sequence.blocks[place], sequence.chain.digests[place])
@@ -210,13 +228,16 @@ class Scheduler:
         if self._crowds(sequence, draft) or not self._has_adapter_room(sequence, draft):
             return False
         hits = self.pool.match(sequence.findable(self.limits.block_size))
-        if waits_for_twin(sequence, len(hits), self._inflight, draft, self._step_seconds):
+        if waits_for_twin(sequence, len(hits), self._inflight, draft, self._steps.seconds):
             return False
         victims = choose_victims(sequence, hits, self.num_running, self.pool, draft)
         if victims is None:
             # The rest is less urgent: rows that this one cannot have they cannot have either. Once it is late, blocks
             # are kept for it as well.
             draft.is_closed = self.num_running >= self.limits.max_running or sequence.deadline <= draft.now
+            return False
+        if victims and not self._may_park(victims, draft):
+            draft.is_closed = True
             return False
         for victim in victims:
             self._park(victim, draft)
@@ -231,8 +252,7 @@ class Scheduler:
         self._lanes.remove(sequence)
         self._lanes.enter(sequence.lane)
         draft.excess[sequence.lane] += 1
-        sequence.blocks = blocks
-        sequence.computed = len(hits) * size
+        sequence.settle(blocks, len(hits) * size)
         self._running[sequence.seq] = sequence
         self.hit_slots += len(hits) * size
         self.admitted_slots += sequence.length
@@ -245,7 +265,7 @@ class Scheduler:
         if draft.adapters_closed:
             return False
         for other in draft.less_urgent_residents(sequence):
-            if other.is_held and not self.adapters.has_room(sequence.adapter):
+            if other.is_held and not self.adapters.has_room(sequence.adapter) and self._may_park([other], draft):
                 self._park(other, draft)
         if self.adapters.has_room(sequence.adapter):
             return True
@@ -272,28 +292,31 @@ class Scheduler:
     def commit(self, plan: StepPlan, outcomes: Iterable[Outcome], now: float) -> tuple[Ended, ...]:
         """Take in what the step computed; publishes its whole prompt blocks and ends what is done.
 
-        A span without an outcome was not computed. Outcomes of sequences that were cancelled meanwhile are ignored.
+        A span without an outcome was not computed, nor is what follows it. Outcomes of sequences that have ended meanwhile
+        are ignored.
         """
-        if plan.step != self._step:
-            raise BrokenBooks(f"step {plan.step} is committed, the present one is {self._step}")
+        self._steps.require_open(plan)
         spans = {span.seq: span for span in plan.spans}
-        ended = [self._advance(spans.get(outcome.seq), outcome, now) for outcome in outcomes]
-        self._time(now - self._planned_at)
+        ended = [self._advance(spans.pop(outcome.seq, None), outcome, now) for outcome in outcomes]
+        for span in spans.values():
+            self._revoke(span)
+        self._steps.commit(plan, now)
         return tuple(end for end in ended if end is not None)
 
-    def _time(self, seconds: float) -> None:
-        self._step_seconds += (seconds - self._step_seconds) * (0.1 if self._step_seconds else 1.0)
+    def _revoke(self, span: Span) -> None:
+        sequence = self._sequences.get(span.seq)
+        if sequence is not None and _place(span, sequence) is not None:
+            sequence.void()
 
     def _advance(self, span: Span | None, outcome: Outcome, now: float) -> Ended | None:
         if span is None:
             raise BrokenBooks(f"{outcome!r} belongs to no span of its plan")
         sequence = self._sequences.get(outcome.seq)
-        if sequence is None or sequence.span is not span:
+        if sequence is None or (place := _place(span, sequence)) is None:
             return None
-        if span.start != sequence.computed:
+        if place or span.start != sequence.computed:
             raise BrokenBooks(f"{span!r} does not continue {sequence!r}")
-        sequence.span = None
-        sequence.computed = span.stop
+        sequence.keep()
         if span.start < sequence.prompt_slots:
             self._publish(sequence, span)
         if not span.emits:
@@ -331,6 +354,11 @@ class Scheduler:
             "who is not resident waits": len(self._lanes) == len(waiting) and all(s in self._lanes for s in waiting),
             "the lanes' counts are right": self._lanes.residents() == Counter(s.lane for s in running),
             "what is in flight has a resident": self._inflight.owners() <= self._running.keys(),
+            "what is planned follows what is computed": all(
+                [s.computed, *[span.stop for span in s.spans]] == [*[span.start for span in s.spans], s.planned]
+                and s.promised == sum(span.emits for span in s.spans)
+                for s in self._sequences.values()
+            ),
             "blocks cover what is computed": all(s.computed < s.length and s.computed <= len(s.blocks) * size for s in running),
             "nobody writes into a shared block": all(
                 self.pool.refs(block) == 1 for s in running for block in s.blocks[s.computed // size :]
@@ -341,4 +369,9 @@ class Scheduler:
             self.adapters.check(s.adapter for s in running if s.adapter is not None)
 
     def __repr__(self) -> str:
-        return f"Scheduler(step {self._step}, {list(self._sequences.values())}, in flight {len(self._inflight)}, {self.pool!r})"
+        return f"Scheduler({self._steps!r}, {list(self._sequences.values())}, in flight {len(self._inflight)}, {self.pool!r})"
+
+
+def _place(span: Span, sequence: Sequence) -> int | None:
+    """Where `span` stands among those that the sequence has not computed yet."""
+    return next((place for place, other in enumerate(sequence.spans) if other is span), None)

@@ -62,6 +62,9 @@ class Sequence:
 
     `urgency` orders those of one kind: (deadline, order of arrival); a held one comes after all others. `serial` is never
     given out twice, whatever ids callers choose, so that generated keys are private for good.
+
+    `spans` are planned and not yet committed, in order. With them `planned` slots will be computed, and `promised` more patches
+    made, so that the content of `known` slots will be there.
     """
 
     __slots__ = (
@@ -76,11 +79,13 @@ class Sequence:
         "lane",
         "length",
         "max_patches",
+        "planned",
+        "promised",
         "prompt_blocks",
         "prompt_slots",
         "seq",
         "serial",
-        "span",
+        "spans",
     )
 
     def __init__(self, new: NewSequence, serial: int, chain: KeyChain, lane: str, deadline: float) -> None:
@@ -96,9 +101,10 @@ class Sequence:
         self.prompt_blocks = len(chain.digests)  # whole blocks of prompt slots: what others may share
         self.generated = new.done_patches
         self.length = self.prompt_slots + self.generated  # slots whose content is known
-        self.computed = 0  # slots whose KV is in `blocks`
         self.blocks: tuple[int, ...] = ()
-        self.span: Span | None = None  # planned and not yet committed
+        self.computed = 0  # slots whose KV is in `blocks`
+        self.spans: tuple[Span, ...] = ()
+        self.planned = self.promised = 0
         self.is_held = False
         self._deadline = deadline
 
@@ -115,9 +121,40 @@ class Sequence:
         return bool(self.blocks)
 
     @property
+    def known(self) -> int:
+        return self.length + self.promised
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all patches that it may have are made or promised."""
+        return self.generated + self.promised == self.max_patches
+
+    @property
     def is_decode(self) -> bool:
         """Whether all that it lacks for its next patch is the slot of its last one."""
-        return bool(self.blocks) and self.length - self.computed == 1 and not self.is_held
+        return bool(self.blocks) and self.known - self.planned == 1 and not self.is_held
+
+    def settle(self, blocks: tuple[int, ...], computed: int) -> None:
+        """Become resident with `blocks`, of which the first hold `computed` slots; or nothing any more."""
+        self.blocks, self.computed = blocks, computed
+        self.void()
+
+    def promise(self, span: Span) -> None:
+        self.spans += (span,)
+        self.planned = span.stop
+        self.promised += span.emits
+
+    def keep(self) -> Span:
+        """The first span that was planned has been computed."""
+        span, *rest = self.spans
+        self.spans = tuple(rest)
+        self.computed = span.stop
+        self.promised -= span.emits
+        return span
+
+    def void(self) -> None:
+        """What is planned will not be computed."""
+        self.spans, self.planned, self.promised = (), self.computed, 0
 
     def findable(self, block_size: int) -> list[bytes]:
         """Keys of the blocks that it need not compute itself if they are held: never the one with its last slot."""
