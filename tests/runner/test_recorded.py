@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 import torch
 from tests.runner.fakes import StaticAttend, TapeRecorder
-from tests.runner.test_runner import BLOCK, cases, compare, generator, run
+from tests.runner.test_runner import BLOCK, cases, clip, compare, generator, run
 from tools.make_checkpoint import KINDS
 
+from evervox.conditioning.layout import lay_out
 from evervox.core.scheduler import Scheduler, SchedulerLimits
 from evervox.runner.runner import PagedRunner
 
 if TYPE_CHECKING:
     from evervox.core.plan import StepPlan
-    from evervox.runner.inputs import StepResult
+    from evervox.runner.flight import Flight
 
 BLOCKS, RUNNING, SLOTS = 22, 4, 32
 NAN = float("nan")
@@ -27,13 +28,14 @@ class Watched:
     """A recorded runner. Poisons padding's row and block before each step; checks afterwards that nothing else than the plan's
     own rows and slots has changed."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, ahead: int = 0) -> None:
         self.runner = PagedRunner(
             generator(kind).loaded,
             num_blocks=BLOCKS,
             block_size=BLOCK,
             max_running=RUNNING,
             max_slots=SLOTS,
+            steps_ahead=ahead,
             attend=StaticAttend,
             recorder=TapeRecorder(),
         )
@@ -46,19 +48,19 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.runner, name)
 
-    def step(self, plan: StepPlan) -> StepResult:
+    def launch(self, plan: StepPlan) -> Flight:
         runner = self.runner
         for cache in runner.caches:
             cache.keys[:, 0], cache.values[:, 0] = NAN, NAN
         runner.rows.last[-1], runner.rows.tails.state[-1] = NAN, NAN
         before = self.state()
         seated = {seq: resident.row for seq, resident in runner._residents.items()}
-        result = runner.step(plan)
+        flight = runner.launch(plan)
         self.check(plan, before, seated)
         self.steps += bool(plan)
         assert len(runner.graphs) == self.shapes
         assert runner.graphs.eager.total() == runner.graphs.late == 0
-        return result
+        return flight
 
     def state(self) -> list[torch.Tensor]:
         """Caches by flat slot, last patches and tails by row."""
@@ -84,9 +86,10 @@ def limits(slots: int) -> SchedulerLimits:
     return SchedulerLimits(num_blocks=BLOCKS, block_size=BLOCK, max_running=RUNNING, slots_per_step=slots, patch_seconds=0.16)
 
 
+@pytest.mark.parametrize("ahead", [0, 1])
 @pytest.mark.parametrize("kind", KINDS)
-def test_recorded_steps_give_what_each_request_gives_alone(kind: str) -> None:
-    of, watched = generator(kind), Watched(kind)
+def test_recorded_steps_give_what_each_request_gives_alone(kind: str, ahead: int) -> None:
+    of, watched = generator(kind), Watched(kind, ahead)
     some = cases(of, 6, np.random.default_rng(3))
     # schedules as unequal as they come: the short one's rows must rest while the others go on
     wanted = [replace(case, sampling=replace(case.sampling, timesteps=2)) if case.seq % 2 else case for case in some]
@@ -97,12 +100,17 @@ def test_recorded_steps_give_what_each_request_gives_alone(kind: str) -> None:
 
 @pytest.mark.parametrize("plans", [100, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])])
 def test_random_plans_use_the_table_and_touch_their_own_rows_and_slots_only(plans: int) -> None:
-    of, watched = generator("voxcpm2"), Watched("voxcpm2")
+    of, watched = generator("voxcpm2"), Watched("voxcpm2", ahead=1)
     rng = np.random.default_rng(8)
     while watched.steps < plans:
         scheduler = Scheduler(limits(int(rng.integers(7, SLOTS + 1))), secret=b"s" * 32)
         wanted = cases(of, int(rng.integers(1, 17)), rng)
         short = [replace(case, sampling=replace(case.sampling, timesteps=int(rng.integers(2, 6)))) for case in wanted]
-        run(of, watched, scheduler, short)
+        run(of, watched, scheduler, short, at_once=int(rng.integers(1, 6)))
+    for together in (2, 4):  # all heard something before, and begin in one step
+        continued = [
+            replace(short[0], seq=seq, prompt=lay_out([200 + seq], 1, prompt=clip(of, 2, seed=seq))) for seq in range(together)
+        ]
+        run(of, watched, Scheduler(limits(SLOTS), secret=b"s" * 32), continued, at_once=together)
     unused = {str(key) for key, recording in watched.graphs._table.items() if not recording.replays}
     assert unused <= {"encode 32"}

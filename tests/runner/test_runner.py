@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from tools.make_checkpoint import KINDS, make
 
 from evervox.conditioning.layout import PromptClip, lay_out
 from evervox.core.keys import clip_key, root_key, text_key
+from evervox.core.plan import StepPlan
 from evervox.core.scheduler import NewSequence, Scheduler, SchedulerLimits
 from evervox.request import Sampling
 from evervox.runner.runner import PagedRunner
@@ -88,11 +90,12 @@ def new_sequence(case: Case, done: int = 0) -> NewSequence:
     )
 
 
+@pytest.mark.parametrize("ahead", [0, 1])
 @pytest.mark.parametrize("kind", KINDS)
-def test_sixteen_mixed_requests_in_one_batch_are_as_alone(kind: str) -> None:
+def test_sixteen_mixed_requests_in_one_batch_are_as_alone(kind: str, ahead: int) -> None:
     of = generator(kind)
     wanted = cases(of, 16, np.random.default_rng(3))
-    runner = PagedRunner(of.loaded, num_blocks=22, block_size=BLOCK, max_running=6)
+    runner = PagedRunner(of.loaded, num_blocks=22, block_size=BLOCK, max_running=6, steps_ahead=ahead)
     for cache_ in runner.caches:
         cache_.keys.fill_(float("nan"))
         cache_.values.fill_(float("nan"))
@@ -104,27 +107,37 @@ def test_sixteen_mixed_requests_in_one_batch_are_as_alone(kind: str) -> None:
     assert runner.rows.num_taken == 0
 
 
-def run(of: SimpleGenerator, runner: PagedRunner, scheduler: Scheduler, wanted: list[Case]) -> tuple[dict[int, Heard], Scheduler]:
-    """Step until all are done; a new request comes every other step."""
+def run(
+    of: SimpleGenerator, runner: PagedRunner, scheduler: Scheduler, wanted: list[Case], at_once: int = 1
+) -> tuple[dict[int, Heard], Scheduler]:
+    """Step until all are done; `at_once` new requests come every other step. As many steps ahead as the runner says."""
     heard = {case.seq: Heard() for case in wanted}
-    coming = list(wanted)
+    coming, flights = list(wanted), deque[tuple[StepPlan, Any]]()
     for step in range(10_000):
         now = step * 0.05
-        if coming and step % 2 == 0:
-            case = coming.pop(0)
-            runner.add(case.seq, of.inputs(case.prompt, case.sampling))
-            scheduler.submit(new_sequence(case), now)
-        plan = scheduler.plan(now)
-        result = runner.step(plan)
-        for emitted in result.emitted:
-            heard[emitted.seq].take(emitted)
-        for ended in scheduler.commit(plan, result.outcomes, now):
-            runner.release(ended.seq)
-            heard[ended.seq].reason = ended.reason
+        if step % 2 == 0:
+            for case in coming[:at_once]:
+                runner.add(case.seq, of.inputs(case.prompt, case.sampling))
+                scheduler.submit(new_sequence(case), now)
+            del coming[:at_once]
+        plan = scheduler.plan(now, flights[-1][0] if flights else None)
+        flights.append((plan, runner.launch(plan)))
+        while len(flights) > (runner.steps_ahead if plan and not plan.is_short else 0):
+            take(runner, scheduler, flights.popleft(), heard, now)
         scheduler.check()
-        if scheduler.is_idle and not coming:
+        if scheduler.is_idle and not coming and not flights:
             return heard, scheduler
     raise AssertionError("the requests never ended")
+
+
+def take(runner: PagedRunner, scheduler: Scheduler, step: tuple[StepPlan, Any], heard: dict[int, Heard], now: float) -> None:
+    plan, flight = step
+    result = flight.result()
+    for emitted in result.emitted:
+        heard[emitted.seq].take(emitted)
+    for ended in scheduler.commit(plan, result.outcomes, now):
+        runner.release(ended.seq)
+        heard[ended.seq].reason = ended.reason
 
 
 def compare(of: SimpleGenerator, case: Case, heard: Heard) -> None:
@@ -195,17 +208,17 @@ def test_a_step_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     fail_once(monkeypatch, of.model, "language", at=3)
     fail_once(monkeypatch, of.model, "condition", at=4)
     fail_once(monkeypatch, of.vae, "decode", at=6)
-    step = runner.step
+    launch = runner.launch
 
     def again(plan: Any) -> Any:
         for _ in range(5):
             try:
-                return step(plan)
+                return launch(plan)
             except OSError:
                 continue
         raise AssertionError("failed too often")
 
-    monkeypatch.setattr(runner, "step", again)
+    monkeypatch.setattr(runner, "launch", again)
     limits = SchedulerLimits(num_blocks=200, block_size=BLOCK, max_running=3, slots_per_step=64, patch_seconds=0.16)
     heard, _ = run(of, runner, Scheduler(limits, secret=b"s" * 32), wanted)
     monkeypatch.undo()

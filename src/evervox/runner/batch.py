@@ -47,6 +47,20 @@ class Packed:
 
 
 @dataclass(frozen=True, slots=True)
+class Seating:
+    """What belongs into `rows` `[S]` that were just taken: each one's last patch, `previous` `[S, patch_size, latent_dim]`.
+
+    The first C have been heard already: the decoder is fed `heard[i]` `[C, patch_size, latent_dim]` in the rows `heard_rows[i]`,
+    for i in order. Padding's row stands where one has heard less than others.
+    """
+
+    rows: NDArray[np.int64]
+    previous: NDArray[np.floating[Any]]
+    heard: NDArray[np.floating[Any]]
+    heard_rows: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
 class Emission:
     """The spans that make a patch, by falling number of solver evaluations; `picks` int64: each one's last packed slot."""
 
@@ -68,6 +82,27 @@ class Emission:
     def noise(self) -> NDArray[np.floating[Any]]:
         """`[E, patch_size, latent_dim]`, scaled by the temperatures."""
         return np.stack([_noise(resident) for _, resident in self.members])
+
+
+def seating(residents: Sequence[Resident], reach: int, null_row: int) -> Seating:
+    """Of sequences that were just seated, one at least. `reach`: how many patches settle the decoder."""
+    patch = residents[0].inputs.features.shape[1:]
+    some = sorted(((r.heard(reach), r) for r in residents), key=lambda pair: -len(pair[0]))
+    lengths = [len(patches) for patches, _ in some if len(patches)]
+    longest = max(lengths, default=0)
+    heard = np.zeros((longest, len(lengths), *patch))
+    rows = np.full((longest, len(lengths)), null_row, np.int64)
+    for column, length in enumerate(lengths):
+        heard[longest - length :, column] = some[column][0]
+        rows[longest - length :, column] = _row(some[column][1])
+    nothing = np.zeros(patch)
+    previous = [r.previous() for _, r in some]
+    return Seating(
+        rows=np.array([_row(r) for _, r in some], np.int64),
+        previous=np.stack([nothing if latents is None else latents for latents in previous]),
+        heard=heard,
+        heard_rows=rows,
+    )
 
 
 def pack(members: Sequence[Member], block_size: int) -> Packed:
@@ -108,7 +143,7 @@ def _patch(resident: Resident, position: int) -> NDArray[np.floating[Any]] | Non
     if made < 0:
         patch: NDArray[np.floating[Any]] = inputs.features[int(np.count_nonzero(inputs.is_audio[:position]))]
         return patch
-    return None if made == len(resident.made) - 1 else resident.made[made]
+    return None if made == resident.num_made - 1 else resident.made[made]
 
 
 def emission(members: Sequence[Member]) -> Emission | None:
@@ -124,7 +159,7 @@ def emission(members: Sequence[Member]) -> Emission | None:
 def _noise(resident: Resident) -> NDArray[np.floating[Any]]:
     sampling = resident.inputs.sampling
     patch_size, latent_dim = resident.inputs.features.shape[1:]
-    noise = patch_noise(sampling.seed, len(resident.made), patch_size, latent_dim)
+    noise = patch_noise(sampling.seed, resident.num_made, patch_size, latent_dim)
     noise *= sampling.temperature
     return noise
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,9 +11,12 @@ from evervox.models.voxcpm.flow import num_evaluations
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from evervox.runner.batch import Emission, Packed
+    from evervox.runner.batch import Emission, Packed, Seating
     from evervox.runner.graphs import GraphSet
     from evervox.runner.stages import Stages
+    from evervox.runner.staging import Fetch
+
+    Run = tuple[str, int]  # a stage and its size
 
 
 class Executor:
@@ -22,15 +25,16 @@ class Executor:
     def __init__(self, stages: Stages, graphs: GraphSet) -> None:
         self.stages, self.graphs = stages, graphs
 
-    def language(self, packed: Packed, picks: NDArray[np.int64]) -> None:
+    def language(self, packed: Packed, picks: NDArray[np.int64], seats: Seating | None) -> None:
         """Start the language models; `picks`: the packed slots whose hidden states `emit` goes on with, in its order."""
-        if packed.is_decode:
-            self._decode(packed, picks)
-        else:
-            self._prefill(packed, picks)
+        runs = [] if seats is None else self._write_seats(seats)
+        runs += self._write_decode(packed, picks) if packed.is_decode else self._write_prefill(packed, picks)
+        self.stages.language.send()
+        for stage, size in runs:
+            self.graphs.run(stage, size)
 
-    def emit(self, made: Emission) -> NDArray[np.floating[Any]]:
-        """Solve, decode and fetch: `[E, samples + latents + 2]`, the last two being the stop and whether the latents are finite.
+    def emit(self, made: Emission) -> Fetch:
+        """Solve, decode, and start to bring back `[E, samples + latents + 2]`: the stop and whether the latents are finite last.
 
         The noise is drawn while the device is busy with the language models.
         """
@@ -41,9 +45,21 @@ class Executor:
         for step in range(int(evaluations[0])):
             self._run("solve", int(np.count_nonzero(evaluations > step)))
         self._run("finish", count)
-        return self.stages.results.fetch(count)
+        return self.stages.results.start(count)
 
-    def _decode(self, packed: Packed, picks: NDArray[np.int64]) -> None:
+    def _write_seats(self, seats: Seating) -> list[Run]:
+        write = self.stages.language.write
+        size = self.graphs.size_for("seat", len(seats.rows))
+        write("seat_rows", seats.rows, size)
+        write("seat_patches", seats.previous, size)
+        longest, count = seats.heard_rows.shape
+        if not count:
+            return [("seat", size)]
+        write("heard_rows", seats.heard_rows, longest)
+        write("heard", seats.heard, longest)
+        return [("seat", size)] + [("feed", self.graphs.size_for("feed", count))] * longest
+
+    def _write_decode(self, packed: Packed, picks: NDArray[np.int64]) -> list[Run]:
         size = self.graphs.size_for("decode", len(packed.contexts))
         write = self.stages.language.write
         write("positions", packed.positions, size)
@@ -53,10 +69,9 @@ class Executor:
         write("span_rows", packed.rows, size)
         write("picks", picks, size)
         write("block_tables", packed.tables, size)
-        self.stages.language.send()
-        self.graphs.run("decode", size)
+        return [("decode", size)]
 
-    def _prefill(self, packed: Packed, picks: NDArray[np.int64]) -> None:
+    def _write_prefill(self, packed: Packed, picks: NDArray[np.int64]) -> list[Run]:
         size = self.graphs.size_for("prefill", len(packed.tokens))
         write, spans = self.stages.language.write, self.stages.max_rows
         starts = np.pad(packed.starts, (0, spans + 1 - len(packed.starts)), mode="edge")
@@ -69,10 +84,7 @@ class Executor:
         write("tokens", packed.tokens, size)
         write("is_audio", packed.is_audio, size)
         patches = self._write_patches(packed, size)
-        self.stages.language.send()
-        if patches:
-            self.graphs.run("encode", patches)
-        self.graphs.run("prefill", size)
+        return [("encode", patches), ("prefill", size)] if patches else [("prefill", size)]
 
     def _write_patches(self, packed: Packed, slots: int) -> int:
         """Where the audio slots' patches come from; returns the size to encode, 0 for none."""

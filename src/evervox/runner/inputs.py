@@ -51,8 +51,25 @@ class StepResult:
     emitted: tuple[Emitted, ...]
 
 
+class Flight(Protocol):
+    """A step on its way. Flights are taken in the order in which they were launched."""
+
+    def result(self) -> StepResult:
+        """Wait for it. Sequences that were released meanwhile are left out.
+
+        If it raises, nothing of the plan counts; what was launched after it must be dropped. Then the spans may be given again.
+        """
+
+    def drop(self) -> None:
+        """Do without its result: nothing of the plan counts."""
+
+
 class Runner(Protocol):
     """All device work. Called from one thread, except `encode`, which any one other thread may call meanwhile."""
+
+    @property
+    def steps_ahead(self) -> int:
+        """How many steps may be launched before the result of the one before them is taken; 0 where that gains nothing."""
 
     @property
     def num_blocks(self) -> int:
@@ -68,8 +85,11 @@ class Runner(Protocol):
     def add(self, seq: int, inputs: Inputs) -> None:
         """Take a sequence's inputs (host memory only; a row is taken when its first span comes)."""
 
-    def step(self, plan: StepPlan) -> StepResult:
-        """Compute the plan's spans. If it raises, nothing of the plan counts and the same spans may be given again."""
+    def launch(self, plan: StepPlan) -> Flight:
+        """Compute the plan's spans. If it raises, nothing of the plan counts.
+
+        The same spans may be given again then, once what was launched before has been taken.
+        """
 
     def release(self, seq: int) -> None:
         """Forget a sequence in any state. Unknown ids are fine."""

@@ -10,7 +10,6 @@ import torch
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-    from torch import Tensor
 
     from evervox.runner.inputs import Inputs
     from evervox.runner.load import Loaded
@@ -18,11 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Resident:
-    """One sequence that the runner knows: its inputs, the patches made so far (resumed ones included) and its row, if seated."""
+    """One sequence that the runner knows: its inputs, the patches made so far (resumed ones included) and its row, if seated.
+
+    `ahead`: patches that the device makes but the host has not seen yet.
+    """
 
     inputs: Inputs
     made: list[NDArray[np.floating[Any]]] = field(default_factory=list)
     row: int | None = None
+    ahead: int = 0
 
     @classmethod
     def of(cls, inputs: Inputs) -> Resident:
@@ -33,8 +36,9 @@ class Resident:
         return len(self.inputs.tokens)
 
     @property
-    def length(self) -> int:
-        return self.prompt_slots + len(self.made)
+    def num_made(self) -> int:
+        """Those that are ahead included."""
+        return len(self.made) + self.ahead
 
     def heard(self, patches: int) -> NDArray[np.floating[Any]]:
         """The last patches that the decoder has been fed, `[at most patches, patch_size, latent_dim]`: context, then made."""
@@ -52,15 +56,15 @@ class Resident:
 class Rows:
     """A fixed number of rows on the device. A sequence is seated when its first span comes, and stands up when parked or done.
 
-    `last` `[count + 1, patch_size, latent_dim]` and `tails` have one row more, which belongs to padding.
+    `last` `[count + 1, patch_size, latent_dim]` and `tails` have one row more, which belongs to padding. `reach`: patches that
+    settle the tails.
     """
 
     def __init__(self, loaded: Loaded, count: int) -> None:
         config, model, vae = loaded.config, loaded.model, loaded.vae
-        self._vae, self._patch_size = vae, config.patch_size
-        self._reach = -(-vae.decoder_reach // config.patch_size)
         self._free = list(range(count))[::-1]
         self.count = count
+        self.reach = -(-vae.decoder_reach // config.patch_size)
         self.last = torch.zeros(count + 1, config.patch_size, config.latent_dim, device=model.device, dtype=model.dtype)
         self.tails = vae.new_tails(count + 1)
 
@@ -72,32 +76,17 @@ class Rows:
     def num_bytes(self) -> int:
         return self.last.nbytes + self.tails.num_bytes
 
-    def seat(self, resident: Resident) -> int:
-        """Give the sequence a row, if it has none, as if it had sat there from its beginning."""
-        if resident.row is None:
-            row = self._free.pop()
-            try:
-                previous = resident.previous()
-                self.last[row] = 0 if previous is None else torch.from_numpy(previous)
-                self._rebuild(row, resident)
-            except BaseException:
-                self._free.append(row)
-                raise
-            resident.row = row
-        return resident.row
+    def seat(self, resident: Resident) -> bool:
+        """Give the sequence a row. True where it had none: what belongs into the row has yet to be put there."""
+        if resident.row is not None:
+            return False
+        if resident.ahead:
+            raise RuntimeError("a sequence lost its row while a patch of it was being made")
+        resident.row = self._free.pop()
+        return True
 
     def leave(self, resident: Resident) -> None:
         """Free the row. What was in it can be made again from the patches."""
         if resident.row is not None:
             self._free.append(resident.row)
             resident.row = None
-
-    def _rebuild(self, row: int, resident: Resident) -> None:
-        self.tails.reset(row)
-        heard = resident.heard(self._reach)
-        if len(heard):
-            frames = torch.from_numpy(heard).to(self._vae.device, self._vae.dtype).flatten(0, 1)
-            self._vae.decode(frames[None], self.tails, self._index([row]))
-
-    def _index(self, rows: list[int]) -> Tensor:
-        return torch.tensor(rows, device=self.last.device)

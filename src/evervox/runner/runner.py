@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from evervox.core.plan import Outcome
 from evervox.layers.paged import PagedCache, SdpaAttend
 from evervox.runner import gpu, memory
-from evervox.runner.batch import emission, pack
+from evervox.runner.batch import emission, pack, seating
 from evervox.runner.execute import Executor
+from evervox.runner.flight import Flight
 from evervox.runner.graphs import GraphSet
-from evervox.runner.inputs import Emitted, Inputs, StepResult
 from evervox.runner.load import Loaded, load
 from evervox.runner.recorder import show_progress, side_stream
 from evervox.runner.rows import Resident, Rows
@@ -31,9 +30,11 @@ if TYPE_CHECKING:
     from evervox.core.plan import StepPlan
     from evervox.layers.attention_metadata import AttentionMetadata
     from evervox.ledger import Ledger
-    from evervox.runner.batch import Emission
+    from evervox.runner.batch import Emission, Member
     from evervox.runner.graphs import Key, Recorder
+    from evervox.runner.inputs import Inputs, StepResult
     from evervox.runner.stages import StepAttend
+    from evervox.runner.staging import Fetch
 
 SMALL_MODEL = 50_000_000
 """Parameters. The shipped voice, with 6 million, is 1.7 times slower on two threads than on one."""
@@ -50,6 +51,7 @@ class PagedRunner:
         block_size: int,
         max_running: int,
         max_slots: int = 1024,
+        steps_ahead: int = 0,
         attend: Callable[[AttentionMetadata], StepAttend] | None = None,
         recorder: Recorder | None = None,
         graph_memory: int | None = None,
@@ -66,7 +68,10 @@ class PagedRunner:
         longest = min(num_blocks, -(-self.config.max_length // block_size))
         plain = partial(SdpaAttend, block_size=block_size)
         slots = max(max_slots, max_running)
-        self.stages = Stages(loaded, self.caches, self.rows, attend or plain, max_slots=slots, blocks=longest)
+        self.steps_ahead = steps_ahead
+        self.stages = Stages(
+            loaded, self.caches, self.rows, attend or plain, max_slots=slots, blocks=longest, steps_ahead=steps_ahead
+        )
         self.graphs = GraphSet(self.stages.list(record_language=attend is not None), recorder, memory_limit=graph_memory)
         self._execute, self._records = Executor(self.stages, self.graphs), recorder is not None
         self._first, self._second = side_stream(where, first=True), side_stream(where, first=False)
@@ -111,50 +116,39 @@ class PagedRunner:
             return encode_samples(self.loaded, samples)
 
     def step(self, plan: StepPlan) -> StepResult:
+        """Launch, and wait."""
+        return self.launch(plan).result()
+
+    def launch(self, plan: StepPlan) -> Flight:
         """Compute every span. Where this raises, the cache may be half written but no sequence has moved."""
         with torch.inference_mode(), self._first():
-            return self._step(plan)
+            return self._launch(plan)
 
-    def _step(self, plan: StepPlan) -> StepResult:
+    def _launch(self, plan: StepPlan) -> Flight:
         for seq in plan.parked:
             if seq in self._residents:
                 self.rows.leave(self._residents[seq])
-        if not plan.spans:
-            return StepResult((), ())
         members = [(span, self._residents[span.seq]) for span in plan.spans]
-        for _, resident in members:
-            self.rows.seat(resident)
-        made = emission(members)
-        self._execute.language(pack(members, self.block_size), np.zeros(0, np.int64) if made is None else made.picks)
-        if made is None:
-            return StepResult(tuple(Outcome(span.seq) for span, _ in members), ())
-        emitted, stops = self._emit(made)
-        return StepResult(tuple(Outcome(span.seq, span.seq in stops) for span, _ in members), emitted)
-
-    def _emit(self, made: Emission) -> tuple[tuple[Emitted, ...], set[int]]:
-        """Every emitting sequence's patch, and which of them stop. If this raises, rows are made again from the patches."""
         try:
-            results = self._execute.emit(made)
-            if not results[:, -1].all():
-                raise FloatingPointError("the solver made a patch that is not finite")
+            return Flight(self, members, *self._compute(members))
         except BaseException:
-            for _, resident in made.members:
+            for _, resident in members:
                 self.rows.leave(resident)
             raise
-        stops = set()
-        emitted = []
-        for (span, resident), numbers in zip(made.members, results, strict=True):
-            patch = self._own(span.seq, numbers)
-            if numbers[-2] and len(resident.made) > resident.inputs.sampling.min_patches:
-                stops.add(span.seq)
-            resident.made.append(patch.latents)
-            emitted.append(patch)
-        return tuple(emitted), stops
 
-    def _own(self, seq: int, numbers: NDArray[np.floating[Any]]) -> Emitted:
-        """Copies: the next step overwrites what came back."""
-        samples = self.config.samples_per_patch
-        return Emitted(seq, numbers[samples:-2].reshape(self.patch_shape).copy(), numbers[:samples].astype(np.float32, copy=True))
+    def _compute(self, members: list[Member]) -> tuple[Emission | None, Fetch | None]:
+        if not members:
+            return None, None
+        seated = [resident for _, resident in members if self.rows.seat(resident)]
+        seats = seating(seated, self.rows.reach, self.rows.count) if seated else None
+        made = emission(members)
+        picks = np.zeros(0, np.int64) if made is None else made.picks
+        self._execute.language(pack(members, self.block_size), picks, seats)
+        return made, None if made is None else self._execute.emit(made)
+
+    def is_here(self, seq: int, resident: Resident) -> bool:
+        """Whether it has not been released."""
+        return self._residents.get(seq) is resident
 
 
 def create(folder: str | Path, settings: Settings) -> PagedRunner:
@@ -194,6 +188,7 @@ def _on_gpu(loaded: Loaded, settings: Settings) -> PagedRunner:
         block_size=settings.block_size,
         max_running=settings.max_running,
         max_slots=settings.slots_per_step,
+        steps_ahead=1,
         attend=gpu.kernel_attend(loaded.config, dtype),
         recorder=gpu.recorder(device, settings),
         graph_memory=gpu.graph_memory(found.total, settings),

@@ -1,5 +1,7 @@
-"""A step as six stages over static buffers, so that each can be recorded by size. The runner fills, runs and reads.
+"""A step as eight stages over static buffers, so that each can be recorded by size. The runner fills, runs and reads.
 
+    seat      last patches from the host -> rows that were taken    by rows
+    feed      a patch that was heard before -> the decoder's tails  by rows
     encode    patches -> embeddings                             by patches
     prefill   tokens and embeddings -> last hidden states       by slots
     decode    last patches -> last hidden states                by rows
@@ -8,7 +10,8 @@
     finish    the solver's end -> patch and samples             by rows
 
 Rows are indices into `runner.rows.Rows`, whose last row belongs to padding; block 0 of a cache likewise. What padding computes
-stays in them. Order in a step: encode and prefill, or decode; then begin, solve as often as needed, finish.
+stays in them. Order in a step: seat, where rows were taken, and feed as often as needed; encode and prefill, or decode; begin,
+solve as often as needed, finish.
 """
 
 from __future__ import annotations
@@ -42,9 +45,10 @@ class StepAttend(Protocol):
     def over(self, cache: PagedCache) -> Attend: ...
 
 
-def language_fields(config: VoxConfig, dtype: torch.dtype, *, slots: int, rows: int, blocks: int) -> dict[str, Field]:
-    """Inputs of encode, prefill and decode; what a decode needs comes first. `blocks`: of the longest table."""
-    index = torch.int64
+def language_fields(loaded: Loaded, *, slots: int, rows: int, blocks: int, reach: int) -> dict[str, Field]:
+    """Inputs of seat, feed, encode, prefill and decode; what is seldom written comes last. `blocks`: of the longest table."""
+    index, dtype = torch.int64, loaded.model.dtype
+    patch = (loaded.config.patch_size, loaded.config.latent_dim)
     return {
         "positions": Field((slots,), index),
         "slot_mapping": Field((slots,), index),
@@ -58,7 +62,11 @@ def language_fields(config: VoxConfig, dtype: torch.dtype, *, slots: int, rows: 
         "embedding_of": Field((slots,), index),
         "patch_rows": Field((slots,), index, padding=rows),
         "from_host": Field((slots,), torch.bool),
-        "host_patches": Field((slots, config.patch_size, config.latent_dim), dtype),
+        "seat_rows": Field((rows,), index, padding=rows),
+        "seat_patches": Field((rows, *patch), dtype),
+        "host_patches": Field((slots, *patch), dtype),
+        "heard_rows": Field((reach, rows), index, padding=rows),
+        "heard": Field((reach, rows, *patch), loaded.vae.dtype),
     }
 
 
@@ -85,15 +93,19 @@ class Stages:
         *,
         max_slots: int,
         blocks: int,
+        steps_ahead: int,
     ) -> None:
         self.config, self.model, self.vae = loaded.config, loaded.model, loaded.vae
         self.caches, self.rows, self._attend = caches, rows, attend
         self.max_slots, self.max_rows = max_slots, rows.count
         device, dtype = self.model.device, self.model.dtype
-        self.language = Staging(language_fields(self.config, dtype, slots=max_slots, rows=rows.count, blocks=blocks), device)
+        fields = language_fields(loaded, slots=max_slots, rows=rows.count, blocks=blocks, reach=rows.reach)
+        self.language = Staging(fields, device)
         self.emission = Staging(emission_fields(self.config, dtype, rows=rows.count), device)
         self.times = TimeTable(self.model)
         self._make_buffers(device, dtype)
+        wide = torch.float64 if dtype is torch.float64 else torch.float32
+        self.results = Readback(rows.count, sum(self._numbers) + 2, device, wide, slots=steps_ahead + 1)
 
     def _make_buffers(self, device: torch.device, dtype: torch.dtype) -> None:
         config, rows = self.config, self.max_rows
@@ -109,10 +121,8 @@ class Stages:
         self._projected = zeros(rows, config.patch_size, config.dit.hidden)
         self._x = zeros(rows, *patch)
         self._audio_slots = torch.ones(rows, device=device, dtype=torch.bool)
-        self._evaluation = torch.zeros(1, device=device, dtype=torch.int64)
+        self._fed, self._evaluation = (torch.zeros(1, device=device, dtype=torch.int64) for _ in range(2))
         self._numbers = (config.samples_per_patch, config.patch_size * config.latent_dim)
-        wide = torch.float64 if dtype is torch.float64 else torch.float32
-        self.results = Readback(rows, sum(self._numbers) + 2, device, wide)
 
     @property
     def num_bytes(self) -> int:
@@ -122,9 +132,11 @@ class Stages:
         return sum(buffer.nbytes for buffer in own) + sum(part.num_bytes for part in parts)
 
     def list(self, *, record_language: bool) -> list[Stage]:
-        """All six with the sizes to record. `record_language` False: the attention at hand cannot be recorded."""
+        """All eight with the sizes to record. `record_language` False: the attention at hand cannot be recorded."""
         by_rows, by_slots = row_sizes(self.max_rows), slot_sizes(self.max_slots)
         return [
+            Stage("seat", by_rows, self.seat),
+            Stage("feed", by_rows, self.feed),
             Stage("encode", by_slots, self.encode),
             Stage("prefill", by_slots if record_language else (), self.prefill),
             Stage("decode", by_rows if record_language else (), self.decode),
@@ -132,6 +144,19 @@ class Stages:
             Stage("solve", by_rows, self.solve),
             Stage("finish", by_rows, self.finish),
         ]
+
+    def seat(self, size: int, adapters: bool) -> None:
+        """Rows begin anew, after the last patch of each."""
+        rows = self.language["seat_rows"][:size]
+        self.rows.last.index_copy_(0, rows, self.language["seat_patches"][:size])
+        self.rows.tails.state.index_fill_(0, rows, 0)
+        self._fed.zero_()
+
+    def feed(self, size: int, adapters: bool) -> None:
+        """The decoder hears the next patch of each of the first rows. Counts itself."""
+        latents, rows = (self.language[name].index_select(0, self._fed)[0, :size] for name in ("heard", "heard_rows"))
+        self.vae.decode(latents, self.rows.tails, rows)
+        self._fed.add_(1)
 
     def encode(self, size: int, adapters: bool) -> None:
         """Patches from the host or from rows to `embeddings`."""

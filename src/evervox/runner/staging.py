@@ -98,21 +98,48 @@ class Staging:
 
 
 class Readback:
-    """`[rows, width]` numbers that a step brings back in one copy."""
+    """`[rows, width]` numbers that a step brings back in one copy. `slots` steps may be on their way at once."""
 
-    def __init__(self, rows: int, width: int, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(self, rows: int, width: int, device: torch.device, dtype: torch.dtype, *, slots: int) -> None:
         self.device = torch.zeros(rows, width, device=device, dtype=dtype)
-        pinned = device.type == "cuda"
-        self._host = torch.zeros(rows, width, dtype=dtype, pin_memory=True) if pinned else self.device
+        on_gpu = device.type == "cuda"
+        self._free = [_Slot(torch.zeros_like(self.device, device="cpu", pin_memory=on_gpu), on_gpu) for _ in range(slots)]
 
     @property
     def num_bytes(self) -> int:
         return self.device.nbytes
 
-    def fetch(self, rows: int) -> NDArray[np.floating[Any]]:
-        """Wait for the device, then view the first `rows`. What is kept of them must be copied: the next step overwrites them."""
-        if self._host is not self.device:
-            self._host[:rows].copy_(self.device[:rows], non_blocking=True)
-            torch.cuda.current_stream(self.device.device).synchronize()
-        array: NDArray[np.floating[Any]] = self._host[:rows].numpy()
+    def start(self, rows: int) -> Fetch:
+        """Copy the first `rows` once the device has come this far."""
+        slot = self._free.pop()
+        slot.host[:rows].copy_(self.device[:rows], non_blocking=True)
+        if slot.arrived is not None:
+            slot.arrived.record()
+        return Fetch(self._free, slot, rows)
+
+
+class _Slot:
+    def __init__(self, host: Tensor, on_gpu: bool) -> None:
+        self.host = host
+        self.arrived = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
+
+
+class Fetch:
+    """Numbers on their way to the host. One of `wait` and `close` is called once."""
+
+    def __init__(self, free: list[_Slot], slot: _Slot, rows: int) -> None:
+        self._free, self._slot, self._rows = free, slot, rows
+
+    def wait(self) -> NDArray[np.floating[Any]]:
+        """The numbers, which are the caller's."""
+        try:
+            if self._slot.arrived is not None:
+                self._slot.arrived.synchronize()
+            array: NDArray[np.floating[Any]] = self._slot.host[: self._rows].numpy().copy()
+        finally:
+            self._free.append(self._slot)
         return array
+
+    def close(self) -> None:
+        """Wait, and do without them."""
+        self.wait()
