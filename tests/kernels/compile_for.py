@@ -10,7 +10,8 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from evervox.kernels import fused, kv_store, paged_attention
+from evervox.kernels import fused, kv_store, paged_decode, paged_packed
+from evervox.kernels.paged_attention import paged_attention
 from evervox.layers.attention_metadata import AttentionMetadata
 
 
@@ -46,11 +47,12 @@ class Compiling:
 
 
 def compile_all(capability: int, head_dim: int, dtype: torch.dtype) -> list[tuple[str, str, int]]:
-    """Packed, decode with and without splits, reduce and store for 16 heads and 2 KV heads."""
+    """Packed spans, decode alone and beside them with and without splits, and the small ones, for 16 heads and 2 KV heads."""
     driver.set_active(Card(capability))
     notes: list[tuple[str, str, int]] = []
     for module, names in (
-        (paged_attention, ("_packed", "_decode", "_reduce")),
+        (paged_packed, ("_packed",)),
+        (paged_decode, ("_decode", "_reduce")),
         (kv_store, ("_store",)),
         (fused, ("_add_norm", "_silu_mul", "_rotate")),
     ):
@@ -60,12 +62,12 @@ def compile_all(capability: int, head_dim: int, dtype: torch.dtype) -> list[tupl
     pool = torch.empty(3, 16, 2, head_dim, dtype=dtype)
     projected = torch.empty(32, 20, head_dim, dtype=dtype)
     query, key, value = projected.split((16, 2, 2), 1)
-    for spans, width, longest in ((4, 64, 32), (32, 64, 1), (32, 2, 1)):
+    for spans, width, longest in ((4, 64, 32), (4, 2, 32), (32, 64, 1), (32, 2, 1)):
         lengths = torch.zeros(spans + 1, dtype=torch.int32)
         tables = torch.zeros(spans, width, dtype=torch.int32)
         metadata = AttentionMetadata(torch.zeros(32, dtype=torch.int64), tables, lengths, lengths[1:], longest)
         kv_store.kv_store(key, value, pool, pool, metadata.slot_mapping)
-        paged_attention.paged_attention(query, pool, pool, metadata)
+        paged_attention(query, pool, pool, metadata)
     rows, angles = torch.empty(32, 2048, dtype=dtype), torch.empty(32, head_dim)
     fused.add_norm(rows, rows, rows[0], scale=0.5, eps=1e-5)
     fused.silu_mul(torch.empty(32, 2 * 6144, dtype=dtype))
