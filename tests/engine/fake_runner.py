@@ -2,7 +2,8 @@
 
 So a stream that was resumed with a wrong patch, skipped one or repeated one differs from its twin from there on. What it does
 besides is told by `EVERVOX_FAKE`, a JSON object: `step` and `encode` are seconds; the others say in which way it misbehaves.
-A request's `cfg` picks it out: 9.25 raises once it has three patches, 9.5 kills the process there, 9.75 hangs it.
+A request's `cfg` picks it out: 9.25 raises once it has three patches, 9.5 kills the process there, 9.75 hangs it. With `ahead` 1
+it is a device that the host runs ahead of: what goes wrong shows when the result is taken, and spoils what was launched after it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,30 @@ class _State:
     patches: list[NDArray[np.float64]] = field(default_factory=list)
 
 
+@dataclass
+class FakeFlight:
+    """Implements `runner.inputs.Flight`."""
+
+    runner: FakeRunner
+    plan: StepPlan
+    states: dict[int, _State]
+    done: StepResult | Exception
+
+    def result(self) -> StepResult:
+        self.runner.flights.remove(self)
+        if isinstance(self.done, Exception):
+            raise self.done
+        here = {seq for seq, state in self.states.items() if self.runner.states.get(seq) is state}
+        outcomes = tuple(outcome for outcome in self.done.outcomes if outcome.seq in here)
+        return StepResult(outcomes, tuple(patch for patch in self.done.emitted if patch.seq in here))
+
+    def drop(self) -> None:
+        self.runner.flights.remove(self)
+        if not isinstance(self.done, Exception):
+            for patch in self.done.emitted:
+                self.states[patch.seq].patches.pop()
+
+
 class FakeRunner:
     """Implements `runner.inputs.Runner`."""
 
@@ -55,6 +80,8 @@ class FakeRunner:
         self.may_encode = threading.Event()
         self.may_encode.set()
         self.states: dict[int, _State] = {}
+        self.steps_ahead = int(behaviour.get("ahead", 0))
+        self.flights: list[FakeFlight] = []
 
     def register(self, ledger: Ledger) -> None:
         ledger.register("fake sequences", self.states, limit=None, owner="fake runner")
@@ -72,7 +99,23 @@ class FakeRunner:
         patches = len(samples) // self.config.encoder_samples_per_patch
         return np.full((patches, *self.patch_shape), samples.mean(), np.float32)
 
-    def step(self, plan: StepPlan) -> StepResult:
+    def launch(self, plan: StepPlan) -> FakeFlight:
+        assert len(self.flights) <= self.steps_ahead
+        done: StepResult | Exception
+        try:
+            done = RuntimeError("spoilt") if self._is_spoilt() else self._compute(plan)
+        except Exception as error:
+            if not self.steps_ahead:
+                raise
+            done = error
+        flight = FakeFlight(self, plan, {span.seq: self.states[span.seq] for span in plan.spans}, done)
+        self.flights.append(flight)
+        return flight
+
+    def _is_spoilt(self) -> bool:
+        return any(isinstance(flight.done, Exception) for flight in self.flights)
+
+    def _compute(self, plan: StepPlan) -> StepResult:
         time.sleep(self.behaviour.get("step", 0.0))
         self.steps += 1
         if self.steps == self.behaviour.get("fail_at"):

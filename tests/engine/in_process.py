@@ -70,8 +70,12 @@ class Bench:
             reference = PromptClip(bytes([clip]), 10, samples)
         return lay_out([1, 2, 3], 3, reference=reference)
 
-    def submit(self, seq: int, patches: int, *, credit: int = 10_000, clip: int | None = None, cfg: float = 2.0) -> None:
-        sampling = Sampling(seed=seq, timesteps=10, cfg=cfg, temperature=1.0, min_patches=patches, max_patches=patches)
+    def submit(
+        self, seq: int, patches: int, *, credit: int = 10_000, clip: int | None = None, cfg: float = 2.0, stops: bool = False
+    ) -> None:
+        """`stops`: the model says so after `patches`; else their number does."""
+        most = 10 * patches if stops else patches
+        sampling = Sampling(seed=seq, timesteps=10, cfg=cfg, temperature=1.0, min_patches=patches, max_patches=most)
         job = Job(self.prompt(clip), sampling, wake=lambda: None)
         job.id = seq
         self.port.incoming.append(job.submit(credit))

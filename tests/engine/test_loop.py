@@ -10,7 +10,7 @@ from tests.engine.in_process import Bench
 from tests.engine.test_growth import containers
 
 from evervox.engine import messages
-from evervox.engine.loop import Lost
+from evervox.engine.pipeline import Lost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

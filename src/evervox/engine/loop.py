@@ -11,33 +11,26 @@ from evervox.core.errors import BrokenBooks, Refused
 from evervox.core.keys import root_key
 from evervox.core.sequence import NewSequence
 from evervox.engine import messages
+from evervox.engine.pipeline import Lost, Pipeline
 from evervox.errors import EngineFailure, EvervoxError, TooLarge, Unsupported
 from evervox.request import Finish
-from evervox.runner.inputs import Emitted, StepResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
-    from evervox.core.plan import Ended, Outcome, StepPlan
+    from evervox.core.plan import StepPlan
     from evervox.core.scheduler import Scheduler
     from evervox.engine.blackbox import Blackbox
     from evervox.engine.intake import Admitted, Intake
+    from evervox.engine.pipeline import Taken
     from evervox.ledger import Ledger
     from evervox.request import FinishReason
-    from evervox.runner.inputs import Inputs, Runner
+    from evervox.runner.inputs import Emitted, Inputs, Runner
 
-    _Computed = tuple[tuple[Outcome, ...], tuple[Emitted, ...], dict[int, Exception]]
-
-STEP_LANE = 0
 BEAT_SECONDS = 0.1
 LINES_SECONDS = 1.0
-MAX_LOST_STEPS = 3
 
 log = logging.getLogger(__name__)
-
-
-class Lost(RuntimeError):
-    """The device or the runner no longer computes anything: this process has to be replaced."""
 
 
 class Port(Protocol):
@@ -49,7 +42,10 @@ class Port(Protocol):
 
 @dataclass(slots=True)
 class _Live:
-    """What the loop knows of a sequence besides the scheduler. `credit` counts the chunks that its reader has room for."""
+    """What the loop knows of a sequence besides the scheduler.
+
+    `credit`: the chunks that its reader has room for, less those that are being made.
+    """
 
     submit: messages.Submit
     credit: int
@@ -76,18 +72,18 @@ class Loop:
         self._scheduler = scheduler
         self._intake = intake
         self._port = port
-        self._blackbox = blackbox
         self._ledger = ledger
         self._clock = clock
         self._live: dict[int, _Live] = {}
+        self._pipeline = Pipeline(runner, blackbox, self._live, clock)
         self._out: list[messages.ToClient] = []
-        self._steps = self._lost_steps = 0
         self._is_leaving = False
         self._is_idle = True
         self._is_proven = True
-        self._model_seconds = self._total_seconds = 0.0
+        self._total_seconds = 0.0
         self._next_beat = self._next_lines = 0.0
         ledger.register("live sequences", self._live, limit=None, owner="loop")
+        ledger.register("steps on their way", self._pipeline, limit=runner.steps_ahead + 1, owner="loop")
 
     def run(self, is_wanted: Callable[[], bool]) -> None:
         """Tick until told to leave, or until nobody wants it. Raises `Lost`."""
@@ -98,13 +94,8 @@ class Loop:
         """One turn."""
         self._take_messages()
         began = self._clock()
-        plan = self._scheduler.plan(began)
-        self._is_idle = not plan
-        if plan or plan.parked:
-            outcomes, emitted, failed = self._compute(plan)
-            self._report(plan, emitted, self._scheduler.commit(plan, outcomes, self._clock()))
-            for seq, error in failed.items():
-                self._fail(seq, error)
+        self._is_idle = not self._advance()
+        if not self._is_idle:
             self._total_seconds += self._clock() - began
             self._is_proven = False
         self._prove()
@@ -133,7 +124,7 @@ class Loop:
                 self._forget(message.id)
                 self._out.append(messages.Gone(message.id))
             elif isinstance(message, messages.Credit):
-                self._give_credit(message)
+                self._give_credit(message.id, message.chunks)
             else:
                 self._is_leaving = True
         for admitted in self._intake.ready():
@@ -155,7 +146,7 @@ class Loop:
         if submit.is_clip_only and admitted.inputs is not None:
             self._give_latents(submit, admitted.inputs)
             return
-        self._blackbox.hold(STEP_LANE, [submit.id])
+        self._pipeline.mark(submit.id)
         try:
             if admitted.inputs is None:
                 raise admitted.error or EngineFailure("the prompt was not encoded")
@@ -167,7 +158,7 @@ class Loop:
             self._fail(submit.id, TooLarge(str(error), field="text"))
         except Exception as error:
             self._fail(submit.id, error)
-        self._blackbox.hold(STEP_LANE, [])
+        self._pipeline.mark()
 
     def _give_latents(self, submit: messages.Submit, inputs: Inputs) -> None:
         """The encoded clips, as the only chunk."""
@@ -189,12 +180,12 @@ class Loop:
             done_patches=made,
         )
 
-    def _give_credit(self, message: messages.Credit) -> None:
-        live = self._live.get(message.id)
+    def _give_credit(self, seq: int, chunks: int) -> None:
+        live = self._live.get(seq)
         if live is not None:
-            live.credit += message.chunks
+            live.credit += chunks
             if live.is_planned:
-                self._scheduler.hold(message.id, False)
+                self._scheduler.hold(seq, False)
 
     def _hold_if_full(self, seq: int, live: _Live) -> None:
         if live.credit <= 0:
@@ -214,63 +205,48 @@ class Loop:
 
     # The step
 
-    def _compute(self, plan: StepPlan) -> _Computed:
-        """The plan's results; where the step raises, those of its spans one by one, and the error of each that fails alone."""
-        try:
-            result = self._step(plan)
-            failed: dict[int, Exception] = {}
-        except Exception as error:
-            log.warning("step %d failed and is retried one by one: %s: %s", plan.step, type(error).__name__, error)
-            result, failed = self._one_by_one(plan)
-        self._steps += 1
-        return result.outcomes, result.emitted, failed
+    def _advance(self) -> bool:
+        """Plan and launch a step, and take those that must not be waited for any longer. Whether there was anything to do."""
+        plan = self._scheduler.plan(self._clock(), self._pipeline.last)
+        has_work = bool(plan or plan.parked or self._pipeline)
+        if plan or plan.parked:
+            self._reserve(plan)
+            self._pipeline.launch(plan)
+        while self._pipeline.must_take(plan):
+            self._settle(self._pipeline.take())
+        return has_work
 
-    def _step(self, plan: StepPlan) -> StepResult:
-        self._blackbox.hold(STEP_LANE, [span.seq for span in plan.spans])
-        began = self._clock()
-        result = self._runner.step(plan)
-        self._model_seconds += self._clock() - began
-        self._lost_steps = 0
-        self._blackbox.hold(STEP_LANE, [])
-        return result
-
-    def _one_by_one(self, plan: StepPlan) -> tuple[StepResult, dict[int, Exception]]:
-        results: list[StepResult] = []
-        failed: dict[int, Exception] = {}
-        for span in plan.spans:
-            try:
-                results.append(self._step(plan.only(span.seq)))
-            except Exception as error:
-                failed[span.seq] = error
-        self._lost_steps += not results
-        if not results and (len(failed) > 1 or self._lost_steps >= MAX_LOST_STEPS):
-            self._blackbox.hold(STEP_LANE, list(failed))
-            raise Lost("nothing can be computed any more") from next(iter(failed.values()))
-        self._blackbox.hold(STEP_LANE, [])
-        outcomes = tuple(outcome for result in results for outcome in result.outcomes)
-        return StepResult(outcomes, tuple(patch for result in results for patch in result.emitted)), failed
-
-    # Messages out
-
-    def _report(self, plan: StepPlan, emitted: Iterable[Emitted], ended: Iterable[Ended]) -> None:
+    def _reserve(self, plan: StepPlan) -> None:
+        """A patch that is being made needs room at its reader's."""
         for span in plan.spans:
             live = self._live[span.seq]
             live.cached_slots = span.start if live.cached_slots is None else live.cached_slots
+            live.credit -= span.emits
+            self._hold_if_full(span.seq, live)
+
+    def _settle(self, taken: Taken) -> None:
+        """Take in what a step has computed."""
+        for dropped in taken.dropped:
+            for span in dropped.spans:
+                if span.emits:
+                    self._give_credit(span.seq, 1)
+        ended = self._scheduler.commit(taken.plan, taken.result.outcomes, self._clock())
         reasons = {end.seq: end.reason for end in ended}
-        for patch in emitted:
+        for patch in taken.result.emitted:
             self._emit(patch, self._live[patch.seq], reasons.get(patch.seq))
+        for seq, error in taken.failed.items():
+            self._fail(seq, error)
+
+    # Messages out
 
     def _emit(self, patch: Emitted, live: _Live, reason: FinishReason | None) -> None:
         latents, samples = messages.Array.of(patch.latents), messages.Array.of(patch.samples)
         index = live.made
         live.made += 1
-        live.credit -= 1
         finish = None if reason is None else self._finish(live, reason)
         self._out.append(messages.Chunk(patch.seq, index, latents, samples, finish))
         if reason is not None:
             self._forget(patch.seq)
-        else:
-            self._hold_if_full(patch.seq, live)
 
     def _finish(self, live: _Live, reason: FinishReason) -> Finish:
         prompt_slots = live.submit.tokens.shape[0]
@@ -285,6 +261,6 @@ class Loop:
         if now >= self._next_lines:
             self._next_lines = now + LINES_SECONDS
             lines = self._ledger.read()
-        is_pending = any(live.is_planned and live.credit > 0 for live in self._live.values())
-        times = (self._intake.encode_seconds, self._model_seconds, self._total_seconds)
-        self._out.append(messages.Beat(self._steps, is_pending, *times, lines))
+        is_pending = bool(self._pipeline) or any(live.is_planned and live.credit > 0 for live in self._live.values())
+        times = (self._intake.encode_seconds, self._pipeline.seconds, self._total_seconds)
+        self._out.append(messages.Beat(self._pipeline.steps, is_pending, *times, lines))

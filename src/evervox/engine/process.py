@@ -54,7 +54,7 @@ class Launch(msgspec.Struct, frozen=True):
 
 def max_held(settings: Settings) -> int:
     """How many ids a blackbox lane has room for."""
-    return settings.max_running + 1
+    return 2 * settings.max_running + 1  # two steps on their way share few sequences at worst, and one is being admitted
 
 
 def _bind(socket: zmq.Socket[Any], address: str) -> None:
