@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -15,6 +15,9 @@ from evervox.kernels import has_triton
 from evervox.models.voxcpm.config import VoxConfig
 from evervox.runner import gpu
 from evervox.runner.runner import create
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def config(kind: str = "voxcpm2") -> VoxConfig:
@@ -27,17 +30,49 @@ def test_graph_memory_is_a_tenth_unless_said() -> None:
     assert gpu.graph_memory(80_000, Settings.read(graphs=False)) == 0
 
 
-def test_the_allocator_is_told_to_grow_segments_unless_somebody_said_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the allocator is told, on a machine that says it has a GPU."""
+    told: list[str] = []
+    monkeypatch.setattr(torch._C, "_accelerator_setAllocatorSettings", told.append, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
-    monkeypatch.setattr(torch, "__version__", "2.8.0+cu128")
-    gpu.set_up_allocator()
-    assert os.environ["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
-    monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
-    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:64")
-    gpu.set_up_allocator()
-    assert os.environ["PYTORCH_ALLOC_CONF"] == "max_split_size_mb:64"
+        monkeypatch.delenv(name, raising=False)
+    return told
+
+
+@pytest.fixture(autouse=True)
+def attention_as_it_was() -> Iterator[None]:
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    yield
+    torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+def test_segments_grow_and_cudnn_attends_nothing(told: list[str]) -> None:
+    gpu.set_up()
+    assert told == ["expandable_segments:True"]
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_an_older_torch_is_told_its_own_way(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C, "_accelerator_setAllocatorSettings")
+    monkeypatch.setattr(torch.cuda.memory, "_set_allocator_settings", told.append)
+    gpu.set_up()
+    assert told == ["expandable_segments:True"]
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_what_somebody_said_of_the_allocator_stays(name: str, told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "max_split_size_mb:64")
+    gpu.set_up()
+    assert not told
+
+
+def test_nothing_is_set_without_a_gpu(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    gpu.set_up()
+    assert not told
+    assert torch.backends.cuda.cudnn_sdp_enabled()
 
 
 def test_without_triton_or_a_kernel_for_the_heads_plain_attention_serves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from evervox.runner.gpu import set_up_allocator
+from evervox.runner.gpu import set_up
 
 TARGETS = {"decode_ms at 1 row": 4.0, "decode_over_floor at 64 rows": 1.6, "first_audio_ms": 12.0}
 """For VoxCPM2 in bfloat16 with 10 timesteps on an H200."""
@@ -25,7 +25,7 @@ TARGETS = {"decode_ms at 1 row": 4.0, "decode_over_floor at 64 rows": 1.6, "firs
 
 def main() -> int:
     options = parse()
-    set_up_allocator()
+    set_up()
     device = torch.device("cpu" if options.dry_run else "cuda")
     started = time.perf_counter()
     found: dict[str, Any] = {"device": name_of(device), "torch": torch.__version__, "dry_run": options.dry_run}

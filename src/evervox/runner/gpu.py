@@ -1,4 +1,4 @@
-"""What an NVIDIA GPU adds to the runner: its allocator's setting, kernels, recorded shapes, and memory kept for all of them."""
+"""What an NVIDIA GPU adds to the runner: torch's settings, kernels, recorded shapes, and memory kept for all of them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,23 @@ GRAPH_SHARE = 0.1
 """Of a GPU's memory, for recorded shapes, unless `graph_memory` says otherwise."""
 
 
-def set_up_allocator() -> None:
-    """Segments that grow instead of new ones beside the old: no fragments. Before the first use of CUDA, or it has no effect."""
-    newer = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) >= (2, 9)
-    os.environ.setdefault("PYTORCH_ALLOC_CONF" if newer else "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+def set_up() -> None:
+    """Process-wide settings of torch, before the first tensor on a GPU. Without a GPU nothing changes."""
+    if not torch.cuda.is_available():
+        return
+    # cuDNN's attention, torch's first choice on Hopper, spends tenths of a second on a plan for every new batch size
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    if not any(name in os.environ for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")):
+        _grow_segments()
+
+
+def _grow_segments() -> None:
+    """Memory segments that grow, instead of new ones beside the old, leave no fragments.
+
+    By the call and not by the environment: which variable counts and when it is read differs between releases of torch.
+    """
+    newer = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+    (newer or torch.cuda.memory._set_allocator_settings)("expandable_segments:True")
 
 
 def kernel_attend(config: VoxConfig, dtype: torch.dtype) -> Callable[[AttentionMetadata], StepAttend] | None:

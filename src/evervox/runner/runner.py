@@ -153,7 +153,7 @@ class PagedRunner:
 
 def create(folder: str | Path, settings: Settings) -> PagedRunner:
     """Load a checkpoint, size the cache, record the shapes. Raises `CheckpointError` and `ConfigError`."""
-    gpu.set_up_allocator()
+    gpu.set_up()
     loaded = load(Path(folder), dtype=settings.dtype, device=settings.device)
     threads = settings.threads or default_threads(sum(p.numel() for p in loaded.model.parameters()))
     if threads is not None:
