@@ -42,13 +42,14 @@ async def twins(start_fake: StartFake) -> list[np.ndarray]:
     return _twins
 
 
+@pytest.mark.parametrize("ahead", [0, 1])
 @pytest.mark.parametrize("num_kills", [4, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
-def test_streams_survive_kills_at_random_moments(start_fake: StartFake, num_kills: int) -> None:
+def test_streams_survive_kills_at_random_moments(start_fake: StartFake, num_kills: int, ahead: int) -> None:
     draw = random.Random(num_kills)
 
     async def main() -> None:
         expected = await twins(start_fake)
-        async with start_fake({"step": 0.01 * num_kills}, restart_backoff=0.05) as engine:
+        async with start_fake({"step": 0.01 * num_kills, "ahead": ahead}, restart_backoff=0.05) as engine:
             readers = [asyncio.create_task(listen(engine.speak(request))) for request in EIGHT]
             assassin = Assassin(engine)
             while len(assassin.made()) < len(EIGHT):
@@ -137,10 +138,11 @@ def poisoned(cfg: float) -> SpeechRequest:
     return SpeechRequest(text="A poisoned one.", cfg=cfg, min_patches=20)
 
 
-def test_a_request_that_fails_its_steps_ends_alone(start_fake: StartFake) -> None:
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_request_that_fails_its_steps_ends_alone(start_fake: StartFake, ahead: int) -> None:
     async def main() -> None:
         expected = await twins(start_fake)
-        async with start_fake() as engine:
+        async with start_fake({"ahead": ahead}) as engine:
             readers = [asyncio.create_task(listen(engine.speak(request))) for request in EIGHT]
             with pytest.raises(errors.EngineFailure, match="ValueError: the fake cannot do this one"):
                 await listen(engine.speak(poisoned(RAISES)))
@@ -163,11 +165,13 @@ def test_a_step_that_fails_once_costs_nobody_anything(start_fake: StartFake) -> 
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("cfg", [KILLS, HANGS])
-def test_a_request_that_takes_the_worker_down_twice_fails_and_the_others_go_on(start_fake: StartFake, cfg: float) -> None:
+@pytest.mark.parametrize(("cfg", "ahead"), [(KILLS, 0), (KILLS, 1), (HANGS, 0)])
+def test_a_request_that_takes_the_worker_down_twice_fails_and_the_others_go_on(
+    start_fake: StartFake, cfg: float, ahead: int
+) -> None:
     async def main() -> None:
         expected = await twins(start_fake)
-        async with start_fake({"step": 0.005}, step_timeout=PATIENCE) as engine:
+        async with start_fake({"step": 0.005, "ahead": ahead}, step_timeout=PATIENCE) as engine:
             readers = [asyncio.create_task(listen(engine.speak(request))) for request in EIGHT]
             with pytest.raises(errors.EngineFailure, match=r"died \d times"):
                 await listen(engine.speak(poisoned(cfg)))
@@ -179,10 +183,11 @@ def test_a_request_that_takes_the_worker_down_twice_fails_and_the_others_go_on(s
     asyncio.run(main())
 
 
-def test_a_lost_device_gets_a_new_worker(start_fake: StartFake) -> None:
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_lost_device_gets_a_new_worker(start_fake: StartFake, ahead: int) -> None:
     async def main() -> None:
         expected = await twins(start_fake)
-        async with start_fake({"broken_from": 100}) as engine:
+        async with start_fake({"broken_from": 100, "ahead": ahead}) as engine:
             heard = await asyncio.gather(*(listen(engine.speak(request)) for request in EIGHT))
             for samples, other in zip(expected, heard, strict=True):
                 np.testing.assert_array_equal(other.samples, samples)
