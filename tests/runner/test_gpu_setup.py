@@ -75,13 +75,14 @@ def test_nothing_is_set_without_a_gpu(told: list[str], monkeypatch: pytest.Monke
     assert torch.backends.cuda.cudnn_sdp_enabled()
 
 
-def test_without_triton_or_a_kernel_for_the_heads_plain_attention_serves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "has_triton", lambda: False)
+def test_where_kernels_do_not_run_plain_attention_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "can_launch", lambda: False)
     assert gpu.kernel_attend(config(), torch.bfloat16) is None
 
 
 @pytest.mark.skipif(not has_triton(), reason="triton is not installed")
-def test_kernels_serve_the_dtypes_and_heads_that_they_know() -> None:
+def test_kernels_serve_the_dtypes_and_heads_that_they_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "can_launch", lambda: True)
     assert gpu.kernel_attend(config(), torch.float64) is None
     assert gpu.kernel_attend(config(), torch.bfloat16) is not None
 

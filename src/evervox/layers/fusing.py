@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from evervox.kernels import has_triton
+from evervox.kernels import can_launch
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -21,7 +21,7 @@ def fused(x: Tensor) -> ModuleType | None:
 
 @cache
 def _kernels(dtype: torch.dtype) -> ModuleType | None:
-    if not has_triton():
+    if not can_launch():
         return None
     from evervox.kernels import fused as kernels
 

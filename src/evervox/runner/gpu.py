@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from evervox.kernels import has_triton
+from evervox.kernels import can_launch
 from evervox.runner.memory import Memory, cuda_memory
 from evervox.runner.recorder import CudaRecorder
 from evervox.runner.simple import encode_samples
@@ -46,8 +46,8 @@ def _grow_segments() -> None:
 
 
 def kernel_attend(config: VoxConfig, dtype: torch.dtype) -> Callable[[AttentionMetadata], StepAttend] | None:
-    """Our kernels; None where triton is not installed or there is no kernel for these heads: plain attention serves then."""
-    if not has_triton():
+    """Our kernels; None where they cannot run or there is none for these heads: plain attention serves then."""
+    if not can_launch():
         return None
     from evervox.kernels.attend import KernelAttend
     from evervox.kernels.paged_attention import supports
