@@ -96,6 +96,8 @@ def table(found: dict[str, Any]) -> str:
         )
         lines += [f"{'rows':>6}{'ms per step':>14}{'over the floor':>16}"]
         lines += [f"{rows:>6}{ms:>14}{bench['decode_over_floor'][rows]:>16}" for rows, ms in bench["decode_ms"].items()]
+        lines += [f"each step awaited, at {rows} rows: {ms} ms" for rows, ms in bench["decode_ms_waiting"].items()]
+        lines += [f"the host's part of a step, at {rows} rows: {ms} ms" for rows, ms in bench["launch_ms"].items()]
         lines += [f"first audio of a 100-slot prompt: {bench['first_audio_ms']} ms"]
         lines += [f"stages, ms, at {rows} rows: {ms}" for rows, ms in bench["stage_ms"].items()]
         lines += [f"run eagerly {bench['eager_runs']}, recorded after start {bench['recorded_after_start']}"]

@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tools.gpu_check.fixtures import Talk, advance, config_of, random_model, talks
+from tools.gpu_check.fixtures import Talk, advance, config_of, launch, random_model, talks
 
 from evervox.runner import gpu
 from evervox.runner.recorder import CudaRecorder, show_progress
@@ -33,6 +33,7 @@ def measure(device: torch.device, size: str, rows: tuple[int, ...], steps: int) 
     bandwidth = copy_bandwidth(device)
     floor = 1e3 * weight_bytes(loaded) / bandwidth
     decode = {count: decode_ms(runner, count, steps) for count in rows}
+    waiting = {count: waiting_decode_ms(runner, count, steps) for count in (min(rows), max(rows))}
     found = {
         "size": size,
         "dtype": str(dtype).removeprefix("torch."),
@@ -45,6 +46,8 @@ def measure(device: torch.device, size: str, rows: tuple[int, ...], steps: int) 
         "weight_gb_per_step": round(weight_bytes(loaded) / 1e9, 2),
         "floor_ms": round(floor, 3),
         "decode_ms": decode,
+        "decode_ms_waiting": waiting,
+        "launch_ms": {count: launch_ms(runner, count) for count in (min(rows), max(rows))},
         "decode_over_floor": {count: round(ms / floor, 2) for count, ms in decode.items()},
         "stage_ms": {count: stage_ms(runner, count, device) for count in (min(rows), max(rows))},
         "first_audio_ms": first_audio_ms(runner, 10 if device.type == "cuda" else 2),
@@ -65,21 +68,55 @@ def make_runner(loaded: Loaded, device: torch.device, *, rows: int, steps: int) 
         block_size=16,
         max_running=rows,
         max_slots=max(256, rows),
+        steps_ahead=1,
         attend=gpu.kernel_attend(loaded.config, loaded.model.dtype) if on_gpu else None,
         recorder=CudaRecorder(device) if on_gpu else None,
     )
 
 
 def decode_ms(runner: PagedRunner, rows: int, steps: int) -> float:
-    """Median of whole steps on the host's clock: packing, copies, noise and the wait included."""
+    """Milliseconds from step to step as they are served, the next one launched before this one is taken."""
+    some = warm(runner, rows, steps)
+    times, flight = [], launch(runner, some)
+    for _ in range(steps):
+        started = time.perf_counter()
+        following = launch(runner, some)
+        flight.result()
+        flight = following
+        times.append(1e3 * (time.perf_counter() - started))
+    flight.result()
+    release(runner, some)
+    return round(median(times), 3)
+
+
+def waiting_decode_ms(runner: PagedRunner, rows: int, steps: int) -> float:
+    """The same, each step taken before the next is launched: what running ahead saves is the difference."""
+    some = warm(runner, rows, steps)
+    times = [timed(runner, some) for _ in range(steps)]
+    release(runner, some)
+    return round(median(times), 3)
+
+
+def launch_ms(runner: PagedRunner, rows: int) -> float:
+    """What the host does for one step: packing, noise, two copies and the launches."""
+    some, times = warm(runner, rows, 10), []
+    for _ in range(10):
+        started = time.perf_counter()
+        flight = launch(runner, some)
+        times.append(1e3 * (time.perf_counter() - started))
+        flight.result()
+    release(runner, some)
+    return round(median(times), 3)
+
+
+def warm(runner: PagedRunner, rows: int, steps: int) -> list[Talk]:
+    """Sequences with their prompts computed and room for `steps` more steps."""
     some = talks(runner, rows, PROMPT, steps + 10)
     for talk in some:
         advance(runner, [talk])
     for _ in range(3):
         advance(runner, some)
-    times = [timed(runner, some) for _ in range(steps)]
-    release(runner, some)
-    return round(median(times), 3)
+    return some
 
 
 def first_audio_ms(runner: PagedRunner, repeats: int) -> float:

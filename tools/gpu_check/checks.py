@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from tests.kernels.layouts import BLOCK_SIZE, Shape, build, random_layout
 from tools.gpu_check.fixtures import advance, config_of, random_model, talks
 
-from evervox.core.keys import root_key, text_key
+from evervox.core.keys import clip_key, root_key, text_key
 from evervox.core.limits import SchedulerLimits
 from evervox.core.scheduler import NewSequence, Scheduler
 from evervox.layers.paged import PagedCache, SdpaAttend
@@ -20,6 +22,10 @@ from evervox.runner import gpu
 from evervox.runner.inputs import Inputs
 from evervox.runner.recorder import CudaRecorder
 from evervox.runner.runner import PagedRunner
+
+if TYPE_CHECKING:
+    from evervox.core.plan import StepPlan
+    from evervox.runner.flight import Flight
 
 Check = Callable[[torch.device], str]
 BLOCK, BLOCKS, RUNNING = 16, 40, 6
@@ -56,7 +62,14 @@ def attend_for(device: torch.device, dtype: torch.dtype) -> Any:
 
 
 def runner_of(
-    device: torch.device, dtype: torch.dtype, *, record: bool, kernels: bool = True, running: int = RUNNING, blocks: int = BLOCKS
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    record: bool,
+    kernels: bool = True,
+    running: int = RUNNING,
+    blocks: int = BLOCKS,
+    steps_ahead: int = 1,
 ) -> PagedRunner:
     """The small model. Recorded, and with kernels, where there is a GPU."""
     loaded = random_model(config_of("small"), device, dtype)
@@ -67,6 +80,7 @@ def runner_of(
         block_size=BLOCK,
         max_running=running,
         max_slots=96,
+        steps_ahead=steps_ahead,
         attend=gpu.kernel_attend(loaded.config, dtype) if on_gpu and kernels else None,
         recorder=CudaRecorder(device) if on_gpu and record else None,
     )
@@ -75,38 +89,45 @@ def runner_of(
 
 
 def requests(runner: PagedRunner, count: int, seed: int = 0) -> list[tuple[NewSequence, Inputs]]:
-    """Text of random length and random sampling."""
+    """Text of random length, which every third time continues a clip, and random sampling."""
     rng, config = np.random.default_rng(seed), runner.config
     root = root_key(weights=b"w", dtype="x", adapter_load=None, tenant_salt=b"")
     made = []
     for seq in range(count):
         tokens = rng.integers(200, 500, rng.integers(1, 60)).astype(np.int32)
         sampling = Sampling(seq, int(rng.integers(3, 12)), 2.0, 1.0, min_patches=30, max_patches=int(rng.integers(3, 12)))
-        empty = np.zeros((0, config.patch_size, config.latent_dim), np.float32)
-        inputs = Inputs(tokens, np.zeros(len(tokens), np.bool_), empty, 0, sampling)
-        made.append((NewSequence(seq, [text_key(int(t)) for t in tokens], root, sampling.max_patches), inputs))
+        heard = int(rng.integers(1, 9)) if seq % 3 == 2 else 0
+        clip = rng.standard_normal((heard, config.patch_size, config.latent_dim)).astype(np.float32)
+        is_audio = np.arange(len(tokens) + heard) >= len(tokens)
+        inputs = Inputs(np.pad(tokens, (0, heard)), is_audio, clip, heard, sampling)
+        keys = [*(text_key(int(t)) for t in tokens), *(clip_key(b"%d" % seq, patch) for patch in range(heard))]
+        made.append((NewSequence(seq, keys, root, sampling.max_patches), inputs))
     return made
 
 
 def speak(runner: PagedRunner, wanted: list[tuple[NewSequence, Inputs]], *, slots: int = 48) -> dict[int, list[Any]]:
-    """Latents and samples by sequence; a new request comes every other step."""
+    """Latents and samples by sequence; a new request comes every other step. As many steps ahead as the runner goes."""
     limits = SchedulerLimits(
         num_blocks=BLOCKS, block_size=BLOCK, max_running=runner.rows.count, slots_per_step=slots, patch_seconds=0.16
     )
     scheduler, coming = Scheduler(limits, secret=b"s" * 32), list(wanted)
     heard: dict[int, list[Any]] = {new.seq: [] for new, _ in wanted}
+    flights: deque[tuple[StepPlan, Flight]] = deque()
     for step in range(100_000):
         if coming and step % 2 == 0:
             new, inputs = coming.pop(0)
             runner.add(new.seq, inputs)
             scheduler.submit(new, float(step))
-        plan = scheduler.plan(float(step))
-        result = runner.step(plan)
-        for emitted in result.emitted:
-            heard[emitted.seq].append((emitted.latents, emitted.samples))
-        for ended in scheduler.commit(plan, result.outcomes, float(step)):
-            runner.release(ended.seq)
-        if scheduler.is_idle and not coming:
+        plan = scheduler.plan(float(step), flights[-1][0] if flights else None)
+        flights.append((plan, runner.launch(plan)))
+        while len(flights) > (runner.steps_ahead if plan and not plan.is_short else 0):
+            oldest, flight = flights.popleft()
+            result = flight.result()
+            for emitted in result.emitted:
+                heard[emitted.seq].append((emitted.latents, emitted.samples))
+            for ended in scheduler.commit(oldest, result.outcomes, float(step)):
+                runner.release(ended.seq)
+        if scheduler.is_idle and not coming and not flights:
             return heard
     raise AssertionError("the requests never ended")
 
@@ -128,8 +149,11 @@ def graph_equals_eager(device: torch.device) -> str:
 
 
 def batch_equals_alone(device: torch.device) -> str:
-    """Twelve at once against one after another, float64, where rounding cannot flip a code of the quantiser."""
-    together, alone = (runner_of(device, torch.float64, record=True) for _ in range(2))
+    """Twelve at once, a step ahead of the host, against one after another and step by step.
+
+    In float64, where rounding cannot flip a code of the quantiser.
+    """
+    together, alone = (runner_of(device, torch.float64, record=True, steps_ahead=ahead) for ahead in (1, 0))
     wanted = requests(together, 12)
     singles = {seq: heard for request in wanted for seq, heard in speak(alone, [request]).items()}
     off = largest_difference(speak(together, wanted), singles)
@@ -153,13 +177,13 @@ def resumed_equals_uninterrupted(device: torch.device) -> str:
     for new, inputs in wanted:
         made = np.stack([latents for latents, _ in whole[new.seq][:4]])
         again = NewSequence(new.seq, new.keys, new.root, new.max_patches, done_patches=4)
-        rest = speak(second, [(again, Inputs(inputs.tokens, inputs.is_audio, inputs.features, 0, inputs.sampling, made))])
+        rest = speak(second, [(again, replace(inputs, patches=made))])
         worst = max(worst, largest_difference({new.seq: whole[new.seq][4:]}, rest))
     assert worst < 1e-6, worst
     return f"{worst:.1e}"
 
 
-def no_allocation_after_warm_up(device: torch.device) -> str:
+def decoding_allocates_nothing(device: torch.device) -> str:
     """500 decode steps of a full house, by the allocator's own count."""
     runner = runner_of(device, torch.float32, record=True, running=2, blocks=70)
     some = talks(runner, 2, prompt=20, patches=510)
@@ -170,9 +194,24 @@ def no_allocation_after_warm_up(device: torch.device) -> str:
     before = allocations(device)
     for _ in range(steps):
         advance(runner, some)
-    grown = tuple(after - was for after, was in zip(allocations(device), before, strict=True))
-    assert grown == (0, 0), f"{grown[0]} allocations, {grown[1]} bytes reserved"
+    require_equal(before, allocations(device))
     return f"0 in {steps} steps of 2 rows"
+
+
+def newcomers_allocate_nothing(device: torch.device) -> str:
+    """Nor do requests that come and go, clips that are continued included."""
+    runner = runner_of(device, torch.float32, record=True)
+    count = 120 if device.type == "cuda" else 8
+    speak(runner, requests(runner, 12, seed=3))
+    before = allocations(device)
+    speak(runner, requests(runner, count, seed=4))
+    require_equal(before, allocations(device))
+    return f"0 in {count} requests"
+
+
+def require_equal(before: tuple[int, int], after: tuple[int, int]) -> None:
+    grown = tuple(b - a for a, b in zip(before, after, strict=True))
+    assert grown == (0, 0), f"{grown[0]} allocations, {grown[1]} bytes reserved"
 
 
 def allocations(device: torch.device) -> tuple[int, int]:
@@ -200,6 +239,7 @@ CHECKS: tuple[Check, ...] = (
     kernels_equal_plain_attention_in_a_runner,
     batch_equals_alone,
     resumed_equals_uninterrupted,
-    no_allocation_after_warm_up,
+    decoding_allocates_nothing,
+    newcomers_allocate_nothing,
     reserved_memory_is_flat,
 )

@@ -17,10 +17,11 @@ from evervox.models.voxcpm.config import VoxConfig
 from evervox.models.voxcpm.model import VoxModel
 from evervox.models.voxcpm.vae import AudioVae
 from evervox.request import Sampling
-from evervox.runner.inputs import Inputs
+from evervox.runner.inputs import Inputs, StepResult
 from evervox.runner.load import Loaded
 
 if TYPE_CHECKING:
+    from evervox.runner.flight import Flight
     from evervox.runner.runner import PagedRunner
 
 
@@ -95,6 +96,11 @@ def talks(runner: PagedRunner, count: int, prompt: int, patches: int) -> list[Ta
     return [Talk(seq, prompt, tuple(range(seq * each, (seq + 1) * each))).start(runner) for seq in range(count)]
 
 
-def advance(runner: PagedRunner, some: list[Talk], step: int = 0) -> Any:
+def launch(runner: PagedRunner, some: list[Talk]) -> Flight:
+    """Start one step of all of them."""
+    return runner.launch(StepPlan(0, tuple(talk.span(runner.block_size) for talk in some)))
+
+
+def advance(runner: PagedRunner, some: list[Talk]) -> StepResult:
     """One step of all of them."""
-    return runner.step(StepPlan(step, tuple(talk.span(runner.block_size) for talk in some)))
+    return launch(runner, some).result()
