@@ -57,8 +57,9 @@ class Timer:
         object.__setattr__(owner, method, timed)
 
 
-def text_tokens() -> np.ndarray[Any, np.dtype[np.int32]]:
-    return np.append(np.random.default_rng(0).integers(300, 10_000, TEXT_TOKENS - 1), 101).astype(np.int32)
+def text_tokens(vocab_size: int = 10_000) -> np.ndarray[Any, np.dtype[np.int32]]:
+    """Of no meaning; the last asks for audio."""
+    return np.append(np.random.default_rng(0).integers(300, min(vocab_size, 10_000), TEXT_TOKENS - 1), 101).astype(np.int32)
 
 
 class Evervox:
@@ -86,7 +87,7 @@ class Evervox:
         from evervox.request import Sampling
         from evervox.runner.inputs import Inputs
 
-        tokens = text_tokens()
+        tokens = text_tokens(self.runner.config.vocab_size)
         empty = np.zeros((0, *self.runner.patch_shape), np.float32)
         for seq in range(streams):
             sampling = Sampling(seed=seq, timesteps=10, cfg=2.0, temperature=1.0, min_patches=patches, max_patches=patches)

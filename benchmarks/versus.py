@@ -35,11 +35,14 @@ BYTES = {"bfloat16": 2, "float32": 4, "int8": 1}
 class Child:
     """One contender in its own process. Between runs it waits on its standard input and takes no time."""
 
-    def __init__(self, name: str, dtype: str, folder: Path, *, threads: int, clock: str) -> None:
+    def __init__(
+        self, name: str, dtype: str, folder: Path, *, threads: int, clock: str, environment: dict[str, str] | None = None
+    ) -> None:
         self.label = f"{name} {dtype}"
         command = [sys.executable, "-m", "benchmarks.contenders", name, dtype, str(folder), str(threads), clock]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self.process = subprocess.Popen(command, **pipes, text=True, env={"OMP_WAIT_POLICY": "passive", **os.environ})
+        variables = {"OMP_WAIT_POLICY": "passive", **os.environ, **(environment or {})}
+        self.process = subprocess.Popen(command, **pipes, text=True, env=variables)
         self.load_seconds = self._read()["load_s"]
 
     def run(self, streams: int, patches: int) -> Json:

@@ -31,13 +31,15 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(config.hidden, (config.heads + 2 * config.kv_heads) * config.head_dim, bias=False)
         self.out = nn.Linear(config.heads * config.head_dim, config.hidden, bias=False)
 
-    def forward(self, x: Tensor, angles: RopeAngles | None, attend: Attend) -> Tensor:
-        """`x` `[..., slots, hidden]`; `angles` None where the stack encodes no positions."""
+    def forward(self, x: Tensor, angles: RopeAngles | None, attend: Attend, wanted: slice | None = None) -> Tensor:
+        """`x` `[..., slots, hidden]`; `angles` None where the stack encodes no positions. `wanted`: the slots to return."""
         heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))
         positioned, v = heads.split((self.heads + self.kv_heads, self.kv_heads), dim=-2)
         if angles is not None:
             positioned = rotate(positioned, angles)
         q, k = positioned.split((self.heads, self.kv_heads), dim=-2)
+        if wanted is not None:
+            q = q[..., wanted, :, :]
         out: Tensor = self.out(attend(self.layer, q, k, v).flatten(-2))
         return out
 

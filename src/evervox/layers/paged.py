@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+
+from evervox.layers.attention import dense_attention
 
 if TYPE_CHECKING:
     from evervox.layers.attention_metadata import AttentionMetadata
@@ -43,15 +44,16 @@ class PagedCache:
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Spans of one length that attend together: `queries` `[spans, length]` rows of the packed batch.
+    """Spans of one length that attend together: `queries` `[spans, length]` rows of the packed batch, None for all in order.
 
     `slots` int64 `[spans, keys]` flat slots of their contexts (past a context's end its first slot again: what is not seen must
-    still be finite), and `seen` bool `[spans, 1, length, keys]`.
+    still be finite), and `seen` bool `[spans, 1, length, keys]`, None where everything is.
     """
 
-    queries: Tensor
+    length: int
+    queries: Tensor | None
     slots: Tensor
-    seen: Tensor
+    seen: Tensor | None
 
 
 class SdpaAttend:
@@ -60,32 +62,41 @@ class SdpaAttend:
     def __init__(self, metadata: AttentionMetadata, block_size: int) -> None:
         self.metadata = metadata
         self.block_size = block_size
-        self.gathers = [self._gather(spans) for spans in self._groups()]
+        self._contexts: list[int] = metadata.context_lens.tolist()
+        self.gathers = [self._gather(length, spans) for length, spans in self._groups().items()]
 
     def over(self, cache: PagedCache) -> CachedAttend:
         return CachedAttend(cache, self)
 
-    def _groups(self) -> list[list[int]]:
+    def _groups(self) -> dict[int, list[int]]:
         """Spans by their length: all decodes in one group, so that a step has few calls."""
         starts = self.metadata.span_starts.tolist()
         groups: dict[int, list[int]] = {}
-        for span, context in enumerate(self.metadata.context_lens.tolist()):
+        for span, context in enumerate(self._contexts):
             if context:
                 groups.setdefault(starts[span + 1] - starts[span], []).append(span)
-        return list(groups.values())
+        return groups
 
-    def _gather(self, spans: list[int]) -> Gather:
-        meta, picked = self.metadata, torch.tensor(spans, device=self.metadata.slot_mapping.device)
-        starts, contexts = meta.span_starts[picked].long(), meta.context_lens[picked].long()
-        length = int(meta.span_starts[spans[0] + 1] - meta.span_starts[spans[0]])
-        keys = torch.arange(int(contexts.max()), device=picked.device)
-        blocks = meta.block_tables[picked][:, keys // self.block_size].long()
+    def _gather(self, length: int, spans: list[int]) -> Gather:
+        picked = torch.tensor(spans, device=self.metadata.slot_mapping.device)
         query = torch.arange(length, device=picked.device)
-        last = contexts[:, None] - length + query
-        seen = keys <= last[:, :, None]
-        slots = blocks * self.block_size + keys % self.block_size
-        slots = torch.where(keys < contexts[:, None], slots, slots[:, :1])
-        return Gather(starts[:, None] + query, slots, seen.unsqueeze(1))
+        queries = None
+        if len(spans) * length < len(self.metadata.slot_mapping):
+            queries = self.metadata.span_starts[picked].long()[:, None] + query
+        contexts = [self._contexts[span] for span in spans]
+        slots = self._slots(picked, max(contexts))
+        if length == 1 and min(contexts) == max(contexts):
+            return Gather(length, queries, slots, None)
+        ends = self.metadata.context_lens[picked].long()[:, None]
+        keys = torch.arange(slots.shape[1], device=picked.device)
+        seen = keys <= (ends - length + query)[:, :, None]
+        return Gather(length, queries, torch.where(keys < ends, slots, slots[:, :1]), seen.unsqueeze(1))
+
+    def _slots(self, picked: Tensor, count: int) -> Tensor:
+        """The first `count` slots of the spans `picked`, `[spans, count]`."""
+        tables = self.metadata.block_tables[picked, : -(-count // self.block_size)].long()
+        within = torch.arange(self.block_size, device=picked.device)
+        return (tables.unsqueeze(-1) * self.block_size + within).flatten(1)[:, :count]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +110,11 @@ class CachedAttend:
         """`q` `[N, heads, head_dim]`, `k`, `v` `[N, kv_heads, head_dim]`."""
         self.cache.store(layer, self.step.metadata.slot_mapping, k, v)
         keys, values = self.cache.keys[layer].flatten(0, 1), self.cache.values[layer].flatten(0, 1)
-        out = torch.zeros_like(q)
+        out = None
         for part in self.step.gathers:
-            context = (keys[part.slots].transpose(1, 2), values[part.slots].transpose(1, 2))
-            queries = q[part.queries].transpose(1, 2)
-            seen = scaled_dot_product_attention(queries, *context, attn_mask=part.seen, enable_gqa=True)
-            out[part.queries] = seen.transpose(1, 2)
-        return out
+            context = (keys[part.slots], values[part.slots])
+            if part.queries is None:
+                return dense_attention(q.view(-1, part.length, *q.shape[1:]), *context, part.seen).flatten(0, 1)
+            out = torch.zeros_like(q) if out is None else out
+            out[part.queries] = dense_attention(q[part.queries], *context, part.seen)
+        return torch.zeros_like(q) if out is None else out

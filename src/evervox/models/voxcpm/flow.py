@@ -80,26 +80,23 @@ def solve(dit: LocalDit, noise: Tensor, mu: Tensor, *, cond: Tensor, steps: Step
     """
     x = noise
     guided = torch.stack((mu, torch.zeros_like(mu)))
-    projected = dit.cond_proj(cond).expand(2, *cond.shape[:-1], -1)
+    projected = dit.cond_proj(cond)
     deltas = steps.dt if mean_mode else torch.zeros_like(steps.dt)
     for k, rows in enumerate(steps.active):
         time = dit.embed_time(steps.t[k, :rows], deltas[k, :rows])
-        velocity = guided_velocity(dit, x[:rows], guided[:, :rows], time=time, cond=projected[:, :rows], cfg=cfg[:rows])
+        velocity = guided_velocity(dit, x[:rows], guided[:, :rows], time=time, cond=projected[:rows], cfg=cfg[:rows])
         moved = x[:rows] - steps.dt[k, :rows, None, None] * velocity
         x = moved if rows == len(x) else torch.cat((moved, x[rows:]))
     return x
 
 
 def guided_velocity(dit: LocalDit, x: Tensor, mu: Tensor, *, time: Tensor, cond: Tensor, cfg: Tensor) -> Tensor:
-    """One evaluation, both guidance halves in one batch: `mu`, `cond` `[2, rows, ...]`, conditional half first."""
-    frames = dit.in_proj(x).expand(2, *x.shape[:-1], -1).flatten(0, 1)
-    both = dit(frames, mu.flatten(0, 1), time.repeat(2, 1), cond.flatten(0, 1))
-    positive, negative = both.unflatten(0, (2, len(x))).unbind(0)
-    dot = (positive * negative).flatten(1).sum(1)
-    scale = dot / ((negative**2).flatten(1).sum(1) + 1e-8)
-    base = negative * scale[:, None, None]
-    out: Tensor = base + cfg[:, None, None] * (positive - base)
-    return out
+    """One evaluation, both guidance halves in one batch: `mu` `[2, rows, ...]`, conditional half first; `cond` serves both."""
+    both = dit(dit.in_proj(x), mu, time, cond)
+    positive, negative = both.unbind(0)
+    dot, square = (both * negative).sum((2, 3), keepdim=True).unbind(0)
+    base = negative * (dot / (square + 1e-8))
+    return torch.lerp(base, positive, cfg[:, None, None])
 
 
 def num_evaluations(timesteps: int) -> int:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from evervox.models.voxcpm.config import VoxConfig
 
 
+FIRST = slice(1)
+
+
 class LocalEncoder(nn.Module):
     """One embedding per patch: the first slot of a small bidirectional stack over a learned token and the patch's frames."""
 
@@ -33,8 +36,7 @@ class LocalEncoder(nn.Module):
         """`[rows, patch_size, latent_dim]` -> `[rows, hidden]`."""
         frames = self.in_proj(patches)
         x = torch.cat((self.special_token[0].expand(len(frames), -1, -1), frames), dim=1)
-        positions = torch.arange(x.shape[1], device=x.device)
-        out: Tensor = self.stack(x, positions, attend_within)[:, 0]
+        out: Tensor = self.stack(x, slice(x.shape[1]), attend_within, FIRST)[:, 0]
         return out
 
 
@@ -78,14 +80,14 @@ class LocalDit(nn.Module):
         return out
 
     def forward(self, frames: Tensor, mu: Tensor, time: Tensor, cond: Tensor) -> Tensor:
-        """Velocity `[rows, patch_size, latent_dim]`.
+        """Velocity `[..., patch_size, latent_dim]`, `...` being the leading dimensions of `mu` `[..., tokens, hidden]`.
 
         `frames` and `cond` `[rows, patch_size, hidden]` are projected already (they serve both guidance halves and all steps);
-        `mu` `[rows, tokens, hidden]`; `time` `[rows, hidden]`.
+        `time` `[rows, hidden]`. Before `rows`, `mu` may have a dimension that all three share.
         """
-        head = mu + time.unsqueeze(1) if self.conditioning is Conditioning.SUMMED else torch.cat((mu, time.unsqueeze(1)), dim=1)
-        x = torch.cat((head, cond, frames), dim=1)
-        positions = torch.arange(x.shape[1], device=x.device)
-        hidden = self.stack(x, positions, attend_within)[:, -self.patch_size :]
+        when = time.unsqueeze(-2)
+        head = (mu + when,) if self.conditioning is Conditioning.SUMMED else (mu, when)
+        x = torch.cat([part.expand(*mu.shape[:-2], -1, -1) for part in (*head, cond, frames)], dim=-2)
+        hidden = self.stack(x.flatten(0, -3), slice(x.shape[-2]), attend_within, slice(-self.patch_size, None))
         out: Tensor = self.out_proj(hidden)
-        return out
+        return out.view(*mu.shape[:-2], *out.shape[-2:])

@@ -51,10 +51,21 @@ class Layer(nn.Module):
         self.scale = config.residual_scale
 
     def forward(
-        self, x: Tensor, normed: Tensor, angles: RopeAngles | None, attend: Attend, following: RMSNorm
+        self,
+        x: Tensor,
+        normed: Tensor,
+        angles: RopeAngles | None,
+        attend: Attend,
+        *,
+        following: RMSNorm,
+        wanted: slice | None,
     ) -> tuple[Tensor, Tensor]:
-        """`x` and its attention norm to the same for the layer after this one, whose first norm is `following`."""
-        x, normed = self.mlp_norm.after_adding(x, self.attention(normed, angles, attend), self.scale)
+        """`x` and its attention norm to the same for the layer after this one, whose first norm is `following`.
+
+        Only for the slots `wanted`, if they are given; all are attended to.
+        """
+        attended = self.attention(normed, angles, attend, wanted)
+        x, normed = self.mlp_norm.after_adding(x if wanted is None else x[..., wanted, :], attended, self.scale)
         return following.after_adding(x, self.mlp(normed), self.scale)
 
 
@@ -71,16 +82,19 @@ class Stack(nn.Module):
         table = None if config.rope is None else rope_table(config.rope, config.head_dim, num_positions)
         self.register_buffer("angles", table, persistent=False)
 
-    def forward(self, x: Tensor, positions: Tensor, attend: Attend) -> Tensor:
-        """`x` `[..., slots, hidden]`, `positions` int64 `[slots]` -> `[..., slots, hidden]`, normed."""
+    def forward(self, x: Tensor, positions: Tensor | slice, attend: Attend, wanted: slice | None = None) -> Tensor:
+        """`x` `[..., slots, hidden]`, `positions` int64 `[slots]` or a range -> `[..., slots, hidden]`, normed.
+
+        `wanted`: the slots to return. The last layer computes no others.
+        """
         angles = self.angles_at(positions)
         norms = cast("list[RMSNorm]", [*(layer.attention_norm for layer in self.layers), self.norm])
         normed: Tensor = norms[0](x)
         for layer, following in zip(self.layers, norms[1:], strict=True):
-            x, normed = layer(x, normed, angles, attend, following)
+            x, normed = layer(x, normed, angles, attend, following=following, wanted=wanted if following is self.norm else None)
         return normed
 
-    def angles_at(self, positions: Tensor) -> RopeAngles | None:
+    def angles_at(self, positions: Tensor | slice) -> RopeAngles | None:
         if self.angles is None:
             return None
         cos, sin = self.angles[:, positions].unbind(0)
