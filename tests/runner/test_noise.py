@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evervox.runner.noise import MAX_SEED, draw_seed, patch_noise
+from evervox.runner.noise import MAX_SEED, draw_seed, patch_noise, patch_noises
 
 seeds, steps = st.integers(0, MAX_SEED), st.integers(0, 10_000)
 
@@ -24,6 +24,12 @@ def test_no_two_seeds_or_steps_share_noise() -> None:
     assert len(np.unique(rows, axis=0)) == len(rows)
     correlations = np.corrcoef(rows) - np.eye(len(rows))
     assert np.abs(correlations).max() < 0.35  # of 524,000 pairs of 256 normals each: five standard deviations
+
+
+@given(of=st.lists(st.tuples(seeds, steps), min_size=1, max_size=70), latent_dim=st.integers(1, 64))
+def test_many_at_once_are_each_what_they_are_alone(of: list[tuple[int, int]], latent_dim: int) -> None:
+    together = patch_noises(of, 3, latent_dim)
+    np.testing.assert_array_equal(together, [patch_noise(seed, step, 3, latent_dim) for seed, step in of])
 
 
 def test_it_is_standard_normal() -> None:

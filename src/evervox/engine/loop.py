@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from evervox.core.errors import BrokenBooks, Refused
 from evervox.core.keys import root_key
 from evervox.core.sequence import NewSequence
@@ -163,7 +165,7 @@ class Loop:
     def _give_latents(self, submit: messages.Submit, inputs: Inputs) -> None:
         """The encoded clips, as the only chunk."""
         finish = Finish("stop", submit.sampling.seed, 0, submit.tokens.shape[0])
-        silence = messages.Array("<f4", (0,), b"")
+        silence = messages.Array.of(np.zeros(0, np.float32))
         self._out.append(messages.Chunk(submit.id, 0, messages.Array.of(inputs.features), silence, finish))
         self._forget(submit.id)
 

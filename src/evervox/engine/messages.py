@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class Array(msgspec.Struct, frozen=True, array_like=True):
-    """A numpy array: `dtype` as numpy spells it (`<f4`), `data` in C order."""
+    """A numpy array: `dtype` as numpy spells it (`<f4`), `data` in C order: the array's own memory, or the message's."""
 
     dtype: str
     shape: tuple[int, ...]
-    data: bytes
+    data: memoryview
 
     @classmethod
     def of(cls, array: NDArray[Any]) -> Array:
-        return cls(array.dtype.str, array.shape, np.ascontiguousarray(array).tobytes())
+        return cls(array.dtype.str, array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
     def numpy(self) -> NDArray[Any]:
         """A copy that owns its memory."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evervox.models.voxcpm.flow import num_evaluations
-from evervox.runner.noise import patch_noise
+from evervox.runner.noise import patch_noises
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +81,11 @@ class Emission:
 
     def noise(self) -> NDArray[np.floating[Any]]:
         """`[E, patch_size, latent_dim]`, scaled by the temperatures."""
-        return np.stack([_noise(resident) for _, resident in self.members])
+        inputs = [resident.inputs for _, resident in self.members]
+        of = [(resident.inputs.sampling.seed, resident.num_made) for _, resident in self.members]
+        temperatures = np.array([each.sampling.temperature for each in inputs])
+        noise: NDArray[np.floating[Any]] = patch_noises(of, *inputs[0].features.shape[1:]) * temperatures[:, None, None]
+        return noise
 
 
 def seating(residents: Sequence[Resident], reach: int, null_row: int) -> Seating:
@@ -107,34 +111,37 @@ def seating(residents: Sequence[Resident], reach: int, null_row: int) -> Seating
 
 def pack(members: Sequence[Member], block_size: int) -> Packed:
     """Core's block b is block b + 1 of the cache: block 0 is padding's."""
-    lengths = [span.stop - span.start for span, _ in members]
+    firsts, stops = (np.array(ends) for ends in zip(*((span.start, span.stop) for span, _ in members), strict=True))
+    starts = np.cumsum([0, *(stops - firsts)])
     tables = np.zeros((len(members), max(len(span.blocks) for span, _ in members)), np.int32)
     for index, (span, _) in enumerate(members):
         tables[index, : len(span.blocks)] = np.asarray(span.blocks, np.int32) + 1
-    positions = np.concatenate([np.arange(span.start, span.stop) for span, _ in members])
-    owners = np.repeat(np.arange(len(members)), lengths)
-    tokens, is_audio = (np.concatenate(parts) for parts in zip(*(_content(*member) for member in members), strict=True))
+    owners = np.repeat(np.arange(len(members)), stops - firsts)
+    positions = np.arange(starts[-1]) + (firsts - starts[:-1])[owners]
+    tokens, is_audio = _contents(members, starts)
     audio = [(members[owners[slot]][1], int(positions[slot])) for slot in np.flatnonzero(is_audio)]
     return Packed(
         tokens=tokens,
         positions=positions,
         is_audio=is_audio,
         slots=tables[owners, positions // block_size].astype(np.int64) * block_size + positions % block_size,
-        starts=np.cumsum([0, *lengths]).astype(np.int32),
-        contexts=np.array([span.stop for span, _ in members], np.int32),
+        starts=starts.astype(np.int32),
+        contexts=stops.astype(np.int32),
         tables=tables,
         patches=[_patch(resident, position) for resident, position in audio],
         rows=np.array([_row(resident) for resident, _ in audio], np.int64),
     )
 
 
-def _content(span: Span, resident: Resident) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Tokens (0 at audio) and whether each is audio, of a span's slots: the prompt's, then patches made."""
-    inputs = resident.inputs
-    tokens = inputs.tokens[span.start : span.stop].astype(np.int64)
-    audio = inputs.is_audio[span.start : span.stop]
-    made = span.stop - span.start - len(tokens)
-    return np.pad(tokens, (0, made)), np.pad(audio, (0, made), constant_values=True)
+def _contents(members: Sequence[Member], starts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Tokens (0 at audio) and whether each slot is audio: the prompts', then patches made."""
+    tokens, is_audio = np.zeros(starts[-1], np.int64), np.ones(starts[-1], np.bool_)
+    for (span, resident), start in zip(members, starts, strict=False):
+        if span.start < resident.prompt_slots:
+            prompt = slice(span.start, span.stop)
+            own = slice(start, start + min(span.stop, resident.prompt_slots) - span.start)
+            tokens[own], is_audio[own] = resident.inputs.tokens[prompt], resident.inputs.is_audio[prompt]
+    return tokens, is_audio
 
 
 def _patch(resident: Resident, position: int) -> NDArray[np.floating[Any]] | None:
@@ -154,14 +161,6 @@ def emission(members: Sequence[Member]) -> Emission | None:
         return None
     emitting.sort(key=lambda item: -num_evaluations(item[0][1].inputs.sampling.timesteps))
     return Emission(tuple(member for member, _ in emitting), np.array([slot for _, slot in emitting], np.int64))
-
-
-def _noise(resident: Resident) -> NDArray[np.floating[Any]]:
-    sampling = resident.inputs.sampling
-    patch_size, latent_dim = resident.inputs.features.shape[1:]
-    noise = patch_noise(sampling.seed, resident.num_made, patch_size, latent_dim)
-    noise *= sampling.temperature
-    return noise
 
 
 def _row(resident: Resident) -> int:
