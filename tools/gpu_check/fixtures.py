@@ -51,6 +51,7 @@ def random_model(config: VoxConfig, device: torch.device, dtype: torch.dtype) ->
     torch.manual_seed(0)
     with torch.device(device):
         model, vae = VoxModel(config), AudioVae(config.vae).to(vae_dtype)
+    model.to(device)  # its angles are made on the CPU, whatever the device
     if dtype is torch.float64:
         model.double()
     for parameter in model.parameters():  # and not the angles, which stay float32
