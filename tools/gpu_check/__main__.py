@@ -29,13 +29,13 @@ def main() -> int:
     device = torch.device("cpu" if options.dry_run else "cuda")
     started = time.perf_counter()
     found: dict[str, Any] = {"device": name_of(device), "torch": torch.__version__, "dry_run": options.dry_run}
-    found["checks"] = [] if options.skip_checks else run_checks(device)
-    found["bench"] = [] if options.skip_bench else run_bench(device, options)
-    found["seconds"] = round(time.perf_counter() - started, 1)
-    if options.out is not None:
-        options.out.write_text(json.dumps(found, indent=1))
+    for part, run in (("checks", run_checks), ("bench", run_bench)):
+        found[part] = [] if getattr(options, f"skip_{part}") else run(device, options)
+        found["seconds"] = round(time.perf_counter() - started, 1)
+        if options.out is not None:  # after each part: the next one may take the process down
+            options.out.write_text(json.dumps(found, indent=1))
     print(table(found))
-    return 1 if any(not check["passed"] for check in found["checks"]) else 0
+    return 1 if any(not check["passed"] for check in found["checks"]) or any("error" in b for b in found["bench"]) else 0
 
 
 def parse() -> argparse.Namespace:
@@ -52,7 +52,7 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run_checks(device: torch.device) -> list[dict[str, Any]]:
+def run_checks(device: torch.device, options: argparse.Namespace) -> list[dict[str, Any]]:
     from tools.gpu_check.checks import CHECKS
 
     results = []
@@ -73,9 +73,14 @@ def run_checks(device: torch.device) -> list[dict[str, Any]]:
 def run_bench(device: torch.device, options: argparse.Namespace) -> list[dict[str, Any]]:
     from tools.gpu_check.bench import measure
 
-    if options.dry_run:
-        return [measure(device, "small", (1, 2), 2)]
-    return [measure(device, size, tuple(options.rows), options.steps) for size in options.sizes]
+    found = []
+    for size in ["small"] if options.dry_run else options.sizes:
+        try:
+            found.append(measure(device, size, *((1, 2), 2) if options.dry_run else (tuple(options.rows), options.steps)))
+        except Exception as error:
+            traceback.print_exc()
+            found.append({"size": size, "error": f"{type(error).__name__}: {error}"})
+    return found
 
 
 def name_of(device: torch.device) -> str:
@@ -86,7 +91,8 @@ def table(found: dict[str, Any]) -> str:
     """What a person reads."""
     lines = [f"{found['device']}, torch {found['torch']}, {found['seconds']} s", ""]
     lines += [f"{'ok' if c['passed'] else 'FAILED':<7}{c['name']:<45}{c['seconds']:>7} s  {c['detail']}" for c in found["checks"]]
-    for bench in found["bench"]:
+    lines += [f"FAILED {bench['size']}: {bench['error']}" for bench in found["bench"] if "error" in bench]
+    for bench in (bench for bench in found["bench"] if "error" not in bench):
         lines += [
             "",
             f"{bench['size']} {bench['dtype']}: floor {bench['floor_ms']} ms ({bench['weight_gb_per_step']} GB of weights at",

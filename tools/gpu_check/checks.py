@@ -32,15 +32,18 @@ BLOCK, BLOCKS, RUNNING = 16, 40, 6
 
 
 def attention_equals_dense(device: torch.device) -> str:
-    """Against a dense float64 oracle: random layouts, poison in unused blocks, block edges, shared prefixes, long decodes."""
+    """Against a dense float64 oracle: random layouts, poison in unused blocks, block edges, shared prefixes, and long contexts,
+    decoded alone and beside a prefill."""
     rng, worst = random.Random(0), {}
     on_gpu = device.type == "cuda"
     bounds = {torch.float32: 1e-3, torch.float16: 3e-3, torch.bfloat16: 1.6e-2}
     for dtype, bound in bounds.items():
         for count in range(60 if on_gpu else 6):
             shape = Shape(16, 2, rng.choice((64, 128)), dtype)
-            if count % 10 == 9:
-                layout = build(rng, shape, [1] * 3, [rng.randint(500, 4000) for _ in range(3)], decode=True, padding=0, idle=2)
+            if count % 5 == 4:
+                lengths = [1, 1, 1] if count % 2 else [1, 40, 1]
+                priors = [rng.randint(500, 4000) for _ in lengths]
+                layout = build(rng, shape, lengths, priors, decode=count % 2 == 1, padding=3, idle=2)
             else:
                 layout = random_layout(rng, shape, decode=count % 2 == 0, max_spans=8, longest=49)
             layout = layout.to(str(device))
