@@ -35,7 +35,8 @@ class CudaRecording:
 class CudaRecorder:
     """Records on one side stream out of one pool. A recording that follows a larger one mostly reuses its memory.
 
-    What a call computes is kept by nobody: it must write to buffers that it was given.
+    What a call computes is kept by nobody: it must write to buffers that it was given. The thread that records must live as
+    long as the recordings: newer releases of torch free cuBLAS's workspaces with the thread that first used them.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -43,7 +44,10 @@ class CudaRecorder:
         self.clear()
 
     def record(self, call: Callable[[], None]) -> CudaRecording:
-        """Runs `call` twice first: libraries choose and load their kernels, and Triton compiles, outside the recording."""
+        """Runs `call` twice first: libraries choose and load their kernels, and Triton compiles, outside the recording.
+
+        Replays it once: that uploads it, so its memory counts here and its first use is no slower than the next.
+        """
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             for _ in range(2):
@@ -52,6 +56,8 @@ class CudaRecorder:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             call()
+        with torch.cuda.stream(self._stream):
+            graph.replay()
         return CudaRecording(graph, max(0, free - self._free()))
 
     def clear(self) -> None:
