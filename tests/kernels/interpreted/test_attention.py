@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,18 @@ from evervox.layers.attention_metadata import AttentionMetadata
 from evervox.layers.paged import PagedCache, SdpaAttend
 
 DTYPES = (torch.float32, torch.float16)
+
+
+@pytest.fixture(autouse=True)
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the wrappers allocate holds NaN: no part of it may be taken for written."""
+    empty = torch.empty
+
+    def poison(*args: Any, **kwargs: Any) -> torch.Tensor:
+        made = empty(*args, **kwargs)
+        return made.fill_(float("nan")) if made.is_floating_point() and made.device.type != "meta" else made
+
+    monkeypatch.setattr(torch, "empty", poison)
 
 
 def run(layout: Layout) -> torch.Tensor:
