@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from evervox.layers.packed import PackedLinear, can_pack, pack
+from evervox.layers.norm import RMSNorm
+from evervox.layers.packed import PackedLinear, PackedNorm, can_pack, pack
 
 LIMITS = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
@@ -59,3 +60,20 @@ def test_the_plain_weights_are_gone() -> None:
     module = Nested().bfloat16()
     pack(module)
     assert set(module.state_dict()) == {"embed.weight"}
+
+
+@pytest.mark.parametrize("dtype", LIMITS)
+def test_packed_norm_equals_plain(dtype: torch.dtype) -> None:
+    """Rows of very different size, zeros among them, and the sum before the norm."""
+    generator = torch.Generator().manual_seed(0)
+    plain = RMSNorm(24, 1e-6).to(dtype).requires_grad_(False)
+    plain.weight.copy_(torch.rand(24, generator=generator))
+    packed = nn.Sequential(copy.deepcopy(plain))
+    pack(packed)
+    norm = packed[0]
+    assert isinstance(norm, PackedNorm)
+    x, y = (torch.randn(4, 3, 24, generator=generator).to(dtype) for _ in range(2))
+    x *= torch.tensor([0.0, 1e-4, 1.0, 1e3], dtype=dtype)[:, None, None]
+    torch.testing.assert_close(norm(x), plain(x), rtol=LIMITS[dtype], atol=LIMITS[dtype])
+    for ours, theirs in zip(norm.after_adding(x, y, 0.5), plain.after_adding(x, y, 0.5), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=LIMITS[dtype], atol=LIMITS[dtype])
