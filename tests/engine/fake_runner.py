@@ -3,7 +3,8 @@
 So a stream that was resumed with a wrong patch, skipped one or repeated one differs from its twin from there on. What it does
 besides is told by `EVERVOX_FAKE`, a JSON object: `step` and `encode` are seconds; the others say in which way it misbehaves.
 A request's `cfg` picks it out: 9.25 raises once it has three patches, 9.5 kills the process there, 9.75 hangs it. With `ahead` 1
-it is a device that the host runs ahead of: what goes wrong shows when the result is taken, and spoils what was launched after it.
+it is a device that the host runs ahead of: steps take their time one after another while the host goes on; what goes wrong shows
+when the result is taken, and spoils what was launched after it.
 """
 
 from __future__ import annotations
@@ -52,8 +53,13 @@ class FakeFlight:
     plan: StepPlan
     states: dict[int, _State]
     done: StepResult | Exception
+    done_at: float
+
+    def is_done(self) -> bool:
+        return time.monotonic() >= self.done_at
 
     def result(self) -> StepResult:
+        time.sleep(max(0.0, self.done_at - time.monotonic()))
         self.runner.flights.remove(self)
         if isinstance(self.done, Exception):
             raise self.done
@@ -108,7 +114,9 @@ class FakeRunner:
             if not self.steps_ahead:
                 raise
             done = error
-        flight = FakeFlight(self, plan, {span.seq: self.states[span.seq] for span in plan.spans}, done)
+        begins_at = max([time.monotonic(), *(flight.done_at for flight in self.flights)])
+        done_at = begins_at + self.behaviour.get("step", 0.0)
+        flight = FakeFlight(self, plan, {span.seq: self.states[span.seq] for span in plan.spans}, done, done_at)
         self.flights.append(flight)
         return flight
 
@@ -116,7 +124,6 @@ class FakeRunner:
         return any(isinstance(flight.done, Exception) for flight in self.flights)
 
     def _compute(self, plan: StepPlan) -> StepResult:
-        time.sleep(self.behaviour.get("step", 0.0))
         self.steps += 1
         if self.steps == self.behaviour.get("fail_at"):
             raise RuntimeError("the fake's step failed")

@@ -74,7 +74,9 @@ class Assassin:
         return {job.id: len(job.patches) for job in self.engine._supervisor._jobs.values()}
 
     async def progress(self) -> None:
-        """Wait until every open sequence has made a patch more; one that has just been opened, its first."""
+        """Wait until every open sequence has made a patch more since the last death; one that has just been opened, its first."""
+        while self.engine.ready() and self.engine.stats().pid == self.pid:  # what the dead one had sent still comes in
+            await asyncio.sleep(0.001)
         while not self.made():
             await asyncio.sleep(0.01)
         before = self.made()

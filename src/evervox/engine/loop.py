@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from evervox.runner.inputs import Emitted, Inputs, Runner
 
 BEAT_SECONDS = 0.1
+WAIT_SECONDS = 0.001  # the shortest that a socket can be waited for
 LINES_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
@@ -94,7 +95,9 @@ class Loop:
 
     def tick(self) -> None:
         """One turn."""
-        self._take_messages()
+        self._take_messages(BEAT_SECONDS if self._is_idle else 0.0)
+        while (slack := self._pipeline.slack) >= WAIT_SECONDS:
+            self._take_messages(min(slack, WAIT_SECONDS))
         began = self._clock()
         self._is_idle = not self._advance()
         if not self._is_idle:
@@ -118,8 +121,8 @@ class Loop:
 
     # Messages in
 
-    def _take_messages(self) -> None:
-        for message in self._port.receive(BEAT_SECONDS if self._is_idle else 0.0):
+    def _take_messages(self, timeout: float) -> None:
+        for message in self._port.receive(timeout):
             if isinstance(message, messages.Submit):
                 self._submit(message)
             elif isinstance(message, messages.Cancel):
@@ -209,11 +212,12 @@ class Loop:
 
     def _advance(self) -> bool:
         """Plan and launch a step, and take those that must not be waited for any longer. Whether there was anything to do."""
-        plan = self._scheduler.plan(self._clock(), self._pipeline.last)
+        now = self._clock()
+        plan = self._scheduler.plan(now, self._pipeline.last)
         has_work = bool(plan or plan.parked or self._pipeline)
         if plan or plan.parked:
             self._reserve(plan)
-            self._pipeline.launch(plan)
+            self._pipeline.launch(plan, now)
         while self._pipeline.must_take(plan):
             self._settle(self._pipeline.take())
         return has_work

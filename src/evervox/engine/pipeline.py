@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from evervox.engine.pace import Pace
 from evervox.runner.inputs import StepResult
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ class _Stillborn:
     def result(self) -> StepResult:
         raise self.error
 
+    def is_done(self) -> bool:
+        return True
+
     def drop(self) -> None:
         pass
 
@@ -64,6 +68,8 @@ class Pipeline:
     ) -> None:
         self._runner, self._blackbox, self._live, self._clock = runner, blackbox, live, clock
         self._flights: deque[tuple[StepPlan, Flight]] = deque()
+        self._pace = Pace()
+        self._began = 0.0  # when the device took up the oldest flight
         self._lost_steps = 0
         self.steps = 0
         self.seconds = 0.0
@@ -76,12 +82,19 @@ class Pipeline:
         """The plan that was launched last, if it is still on its way."""
         return self._flights[-1][0] if self._flights else None
 
+    @property
+    def slack(self) -> float:
+        """Seconds for which the next plan may wait so that whoever arrives is in it, and the device still does not wait."""
+        if len(self._flights) != self._runner.steps_ahead or not self._flights or self._flights[0][1].is_done():
+            return 0.0
+        return self._pace.slack(self._clock() - self._began)
+
     def must_take(self, plan: StepPlan) -> bool:
         """Whether a step must land before another is planned after `plan`, the last."""
         goes_on = plan and not plan.is_short and not any(isinstance(flight, _Stillborn) for _, flight in self._flights)
         return len(self._flights) > (self._runner.steps_ahead if goes_on else 0)
 
-    def launch(self, plan: StepPlan) -> None:
+    def launch(self, plan: StepPlan, planned_at: float) -> None:
         """Start a step. It never raises: a launch that fails shows when it is taken."""
         began = self._clock()
         self.mark(*(span.seq for span in plan.spans))
@@ -91,7 +104,10 @@ class Pipeline:
         except Exception as error:
             flight = _Stillborn(error)
         self._flights.append((plan, flight))
-        self.seconds += self._clock() - began
+        now = self._clock()
+        self._began = self._began if len(self._flights) > 1 else now
+        self._pace.launched(now - planned_at)
+        self.seconds += now - began
 
     def take(self) -> Taken:
         """Wait for the oldest step. Raises `Lost`."""
@@ -100,6 +116,9 @@ class Pipeline:
         try:
             taken = Taken(plan, flight.result(), {}, ())
             self._lost_steps = 0
+            now = self._clock()
+            self._pace.landed(now - self._began)
+            self._began = now
         except Exception as error:
             log.warning("step %d failed and is retried one by one: %s: %s", plan.step, type(error).__name__, error)
             taken = self._retry(plan, self._drop())

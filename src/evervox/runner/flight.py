@@ -35,6 +35,9 @@ class Flight:
             self._stand_up()
             raise
 
+    def is_done(self) -> bool:
+        return self._fetch is None or self._fetch.is_done()
+
     def drop(self) -> None:
         """The rows have moved on and are made again."""
         try:

@@ -60,6 +60,9 @@ class Flight(Protocol):
         If it raises, nothing of the plan counts; what was launched after it must be dropped. Then the spans may be given again.
         """
 
+    def is_done(self) -> bool:
+        """Whether `result` would not have to wait."""
+
     def drop(self) -> None:
         """Do without its result: nothing of the plan counts."""
 

@@ -130,6 +130,10 @@ class Fetch:
     def __init__(self, free: list[_Slot], slot: _Slot, rows: int) -> None:
         self._free, self._slot, self._rows = free, slot, rows
 
+    def is_done(self) -> bool:
+        """Whether they have arrived."""
+        return self._slot.arrived is None or self._slot.arrived.query()  # type: ignore[no-untyped-call]
+
     def wait(self) -> NDArray[np.floating[Any]]:
         """The numbers, which are the caller's."""
         try:
