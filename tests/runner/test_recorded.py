@@ -14,6 +14,7 @@ from tools.make_checkpoint import KINDS
 
 from evervox.conditioning.layout import lay_out
 from evervox.core.scheduler import Scheduler, SchedulerLimits
+from evervox.runner import staging
 from evervox.runner.runner import PagedRunner
 
 if TYPE_CHECKING:
@@ -93,6 +94,34 @@ def test_recorded_steps_give_what_each_request_gives_alone(kind: str, ahead: int
     some = cases(of, 6, np.random.default_rng(3))
     # schedules as unequal as they come: the short one's rows must rest while the others go on
     wanted = [replace(case, sampling=replace(case.sampling, timesteps=2)) if case.seq % 2 else case for case in some]
+    heard, _ = run(of, watched, Scheduler(limits(24), secret=b"s" * 32), wanted)
+    for case in wanted:
+        compare(of, case, heard[case.seq])
+
+
+class Copied:
+    """An event of a copy that is over when it is asked for, and not before."""
+
+    def record(self) -> None:
+        assert not self.pending
+        self.pending = True
+
+    def synchronize(self) -> None:
+        self.pending = False
+
+    pending = False
+
+
+def test_two_host_buffers_that_take_turns_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: what is not written in a step is sent as it was two steps before, and no buffer is sent twice unawaited."""
+
+    def sides(there: torch.Tensor) -> list[staging.Side]:
+        rubbish = [torch.full_like(there, 255) for _ in range(2)]
+        return [staging.Side(buffer, Copied()) for buffer in rubbish]  # type: ignore[arg-type]
+
+    monkeypatch.setattr(staging, "host_sides", sides)
+    of, watched = generator("voxcpm2"), Watched("voxcpm2", ahead=1)
+    wanted = cases(of, 8, np.random.default_rng(6))
     heard, _ = run(of, watched, Scheduler(limits(24), secret=b"s" * 32), wanted)
     for case in wanted:
         compare(of, case, heard[case.seq])

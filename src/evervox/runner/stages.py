@@ -156,7 +156,7 @@ class Stages:
         """The decoder hears the next patch of each of the first rows. Counts itself."""
         latents, rows = (self.language[name].index_select(0, self._fed)[0, :size] for name in ("heard", "heard_rows"))
         self.vae.decode(latents, self.rows.tails, rows)
-        self._fed.add_(1)
+        self._fed.add_(1).remainder_(self.rows.reach)  # recording feeds again and again
 
     def encode(self, size: int, adapters: bool) -> None:
         """Patches from the host or from rows to `embeddings`."""

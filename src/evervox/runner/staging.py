@@ -31,11 +31,33 @@ class Field:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Host memory, and when the last copy had read it."""
+
+    buffer: Tensor
+    sent: torch.cuda.Event | None
+
+    def wait(self) -> None:
+        """Until it may be written again."""
+        if self.sent is not None:
+            self.sent.synchronize()
+
+
+def host_sides(there: Tensor) -> list[Side]:
+    """What is written before it is sent to the buffer `there`."""
+    if there.device.type != "cuda":
+        return [Side(there, None)]
+    return [Side(torch.zeros_like(there, device="cpu", pin_memory=True), torch.cuda.Event()) for _ in range(2)]  # type: ignore[no-untyped-call]
+
+
 class Staging:
     """Named inputs side by side in one buffer, pinned on the host and again on the device.
 
     `write` fills the host's side; `send` moves everything up to the last field written in one copy, so what is rarely written
-    belongs at the end. On a CPU both sides are the same memory. A tensor `staging[name]` keeps its address for ever.
+    belongs at the end. The host has two sides that take turns: while a step is computed, the next is written. On a CPU it has
+    the device's. A tensor `staging[name]` keeps its address for ever. Of fields that a step does not write, what is sent
+    is undefined.
     """
 
     def __init__(self, fields: Mapping[str, Field], device: torch.device) -> None:
@@ -45,19 +67,19 @@ class Staging:
         for name, field in self._fields.items():
             size = -(-size // ALIGNMENT) * ALIGNMENT + field.num_bytes
             self._ends[name] = size
-        on_gpu = device.type == "cuda"
-        self._host = torch.zeros(size, dtype=torch.uint8, pin_memory=on_gpu)
-        self._device = torch.zeros(size, dtype=torch.uint8, device=device) if on_gpu else self._host
-        self._sent = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
-        self._written = 0
-        self._sides = [self._views(buffer) for buffer in (self._host, self._device)]
-        for name, field in self._fields.items():
-            self._sides[0][name].fill_(field.padding)
-        self._device.copy_(self._host)
+        self._device = torch.zeros(size, dtype=torch.uint8, device=device)
+        self._views_there = self._views(self._device)
+        self._sides = host_sides(self._device)
+        self._views_here = [self._views(side.buffer) for side in self._sides]
+        for views in self._views_here:
+            for name, field in self._fields.items():
+                views[name].fill_(field.padding)
+        self._device.copy_(self._sides[0].buffer)
+        self._turn = self._written = 0
 
     def __getitem__(self, name: str) -> Tensor:
         """The device's tensor, at its largest shape."""
-        return self._sides[1][name]
+        return self._views_there[name]
 
     @property
     def num_bytes(self) -> int:
@@ -65,8 +87,9 @@ class Staging:
 
     def write(self, name: str, values: NDArray[np.generic[Any]], size: int) -> None:
         """Put `values` at the front of the field, and padding after them up to `size`. Narrower rows are filled with padding."""
-        self._wait()
-        field, side = self._fields[name], self._sides[0][name]
+        if not self._written:
+            self._sides[self._turn].wait()
+        field, side = self._fields[name], self._views_here[self._turn][name]
         if not len(values) <= size <= len(side):
             raise ValueError(f"{name}: {len(values)} values, padded to {size}, do not fit into {len(side)}")
         source = torch.from_numpy(values)
@@ -80,15 +103,12 @@ class Staging:
 
     def send(self) -> None:
         """Start the copy; it is ordered before whatever is launched next."""
-        if self._sent is not None:
-            self._device[: self._written].copy_(self._host[: self._written], non_blocking=True)
-            self._sent.record()
+        side = self._sides[self._turn]
+        if side.sent is not None:
+            self._device[: self._written].copy_(side.buffer[: self._written], non_blocking=True)
+            side.sent.record()
+        self._turn = (self._turn + 1) % len(self._sides)
         self._written = 0
-
-    def _wait(self) -> None:
-        """The host's side may be written again once the last copy has read it."""
-        if self._sent is not None and not self._written:
-            self._sent.synchronize()
 
     def _views(self, buffer: Tensor) -> dict[str, Tensor]:
         return {
