@@ -1,14 +1,16 @@
-"""How long a step takes against the time that reading its weights takes. Random weights of a published size."""
+"""How long a step takes against reading its weights and doing its arithmetic. Random weights of a published size."""
 
 from __future__ import annotations
 
 import gc
 import time
+from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
 from tools.gpu_check.fixtures import Talk, advance, config_of, launch, random_model, talks
+from torch.utils.flop_counter import FlopCounterMode
 
 from evervox.runner import gpu
 from evervox.runner.recorder import CudaRecorder, show_progress
@@ -32,6 +34,7 @@ def measure(device: torch.device, size: str, rows: tuple[int, ...], steps: int) 
     recording = time.perf_counter() - started
     bandwidth = copy_bandwidth(device)
     floor = 1e3 * weight_bytes(loaded) / bandwidth
+    arithmetic = 1e3 * arithmetic_seconds(runner, device)
     decode = {count: decode_ms(runner, count, steps) for count in rows}
     waiting = {count: waiting_decode_ms(runner, count, steps) for count in (min(rows), max(rows))}
     found = {
@@ -45,10 +48,12 @@ def measure(device: torch.device, size: str, rows: tuple[int, ...], steps: int) 
         "copy_gb_per_s": round(bandwidth / 1e9),
         "weight_gb_per_step": round(weight_bytes(loaded) / 1e9, 2),
         "floor_ms": round(floor, 3),
+        "arithmetic_ms_per_row": round(arithmetic, 4),
         "decode_ms": decode,
         "decode_ms_waiting": waiting,
         "launch_ms": {count: launch_ms(runner, count) for count in (min(rows), max(rows))},
         "decode_over_floor": {count: round(ms / floor, 2) for count, ms in decode.items()},
+        "decode_over_bound": {count: round(ms / max(floor, count * arithmetic), 2) for count, ms in decode.items()},
         "stage_ms": {count: stage_ms(runner, count, device) for count in (min(rows), max(rows))},
         "first_audio_ms": first_audio_ms(runner, 10 if device.type == "cuda" else 2),
         "eager_runs": runner.graphs.eager.total(),
@@ -163,6 +168,32 @@ def weight_bytes(loaded: Loaded) -> int:
     dit = sum(p.nbytes for p in model.dit.parameters())
     whole = sum(p.nbytes for p in model.parameters()) - model.embed_tokens.weight.nbytes
     return whole + (EVALUATIONS - 1) * dit + sum(p.nbytes for p in loaded.vae.decoder.parameters())
+
+
+def arithmetic_seconds(runner: PagedRunner, device: torch.device) -> float:
+    """One row's products and convolutions in a decode step, at the speed of large products in each part's dtype."""
+    stages, total = runner.stages, 0.0
+    for stage, times in ((stages.decode, 1), (stages.begin, 1), (stages.solve, EVALUATIONS), (stages.finish, 1)):
+        with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+            stage(1, False)
+        is_audio = stage == stages.finish
+        dtype = runner.vae.dtype if is_audio else runner.model.dtype
+        total += times * counter.get_total_flops() / product_speed(device, dtype)
+    return total
+
+
+@cache
+def product_speed(device: torch.device, dtype: torch.dtype) -> float:
+    """Floating point operations a second of a large matrix product."""
+    size = 8192 if device.type == "cuda" else 256
+    a, times = torch.ones(size, size, device=device, dtype=dtype), []
+    for _ in range(10):
+        synchronize(device)
+        started = time.perf_counter()
+        a @ a
+        synchronize(device)
+        times.append(time.perf_counter() - started)
+    return 2 * size**3 / median(times)
 
 
 def copy_bandwidth(device: torch.device) -> float:
