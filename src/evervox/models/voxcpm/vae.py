@@ -69,8 +69,12 @@ class AudioVae(nn.Module):
         """
         hop = self.config.encoder_hop
         audio = F.pad(audio, (0, -audio.shape[1] % hop)).to(self.dtype)
-        state = audio.new_zeros(audio.shape[0], _tail_floats(self.encoder))
-        return torch.cat([self.encoder(part, Carry(state)) for part in torch.split(audio, ENCODE_FRAMES * hop, dim=1)], dim=1)
+        state, latents = audio.new_zeros(audio.shape[0], _tail_floats(self.encoder)), []
+        for part in torch.split(audio, ENCODE_FRAMES * hop, dim=1):
+            carry = Carry(state)
+            latents.append(self.encoder(part, carry))
+            state = carry.after
+        return torch.cat(latents, dim=1)
 
     def decode(self, latents: Tensor, tails: DecoderTails | None = None, rows: Tensor | None = None) -> Tensor:
         """`[rows, frames, latent_dim]` to `[rows, samples]` at the output rate.
@@ -80,12 +84,12 @@ class AudioVae(nn.Module):
         """
         if tails is None:
             return self._decode(latents, Carry())
-        part = tails.state.clone() if rows is None else tails.state.index_select(0, rows)
-        audio = self._decode(latents, Carry(part))
+        carry = Carry(tails.state if rows is None else tails.state.index_select(0, rows))
+        audio = self._decode(latents, carry)
         if rows is None:
-            tails.state.copy_(part)
+            tails.state.copy_(carry.after)
         else:
-            tails.state.index_copy_(0, rows, part)
+            tails.state.index_copy_(0, rows, carry.after)
         return audio
 
     def new_tails(self, rows: int, device: torch.device | None = None, dtype: torch.dtype | None = None) -> DecoderTails:

@@ -2,7 +2,9 @@
 
 Time before channels makes every dense convolution a matrix product over contiguous rows. The snake activation is
 `x + sin(ax)^2 / a`; with `u = ax` it is `(u + sin(u)^2) / a`, and the weights around it absorb `a` and `1/a` at load
-(`vae_weights`), so a layer here computes `u + sin(u)^2` alone. Source: `voxcpm.modules.audiovae`.
+(`vae_weights`), so a layer here computes `u + sin(u)^2` alone. The biases at the end of residual units are added before them:
+what passes through the units of a stage is ahead by the biases still to come, which `shift` takes off again where a unit
+looks at it. Source: `voxcpm.modules.audiovae`.
 """
 
 from __future__ import annotations
@@ -15,23 +17,36 @@ from torch import Tensor, nn
 class Carry:
     """What precedes the input at each layer, for one pass over the layers in their order.
 
-    `state` `[rows, floats]` holds the layers' tails side by side and is updated in place. None means that zeros precede.
+    `before` `[rows, floats]` holds the layers' tails side by side; None means that zeros precede. After the pass `after` holds
+    the next ones. They never share memory, so a kernel may read the one while it writes the other.
     """
 
-    def __init__(self, state: Tensor | None = None) -> None:
-        self._state = state
+    def __init__(self, before: Tensor | None = None) -> None:
+        self._before = before
+        self._after = None if before is None else torch.empty_like(before)
         self._at = 0
+
+    @property
+    def after(self) -> Tensor:
+        assert self._after is not None, "nothing preceded, so nothing is kept"
+        return self._after
+
+    def take(self, floats: int) -> tuple[Tensor, Tensor] | tuple[None, None]:
+        """The next layer's tails `[rows, floats]`, to read and to write."""
+        if self._before is None or self._after is None:
+            return None, None
+        start, self._at = self._at, self._at + floats
+        return self._before[:, start : self._at], self._after[:, start : self._at]
 
     def extend(self, x: Tensor, context: int) -> Tensor:
         """Put the `context` steps before `x` `[rows, time, channels]` in front of it, and keep its own last ones."""
         if context == 0:
             return x
-        if self._state is None:
+        before, after = self.take(context * x.shape[2])
+        if before is None or after is None:
             return F.pad(x, (0, 0, context, 0))
-        start, self._at = self._at, self._at + context * x.shape[2]
-        tail = self._state[:, start : self._at].view(-1, context, x.shape[2])
-        joined = torch.cat([tail, x], dim=1)
-        tail.copy_(joined[:, x.shape[1] :])
+        joined = torch.cat([before.view(-1, context, x.shape[2]), x], dim=1)
+        after.view(-1, context, x.shape[2]).copy_(joined[:, x.shape[1] :])
         return joined
 
 
@@ -91,18 +106,19 @@ class Depthwise(Streamed):
 
 
 class ResidualUnit(nn.Module):
-    """Snake, dilated convolution of 7, snake, pointwise convolution, plus the input."""
+    """Snake, dilated convolution of 7, snake, pointwise convolution, plus the input, in whose place the sum is returned."""
 
     def __init__(self, channels: int, dilation: int, depthwise: bool) -> None:
         super().__init__()
         self.alpha = weight(channels)
+        self.shift = weight(channels)
         self.conv: Streamed = Depthwise(channels, 7, dilation) if depthwise else Dense(channels, channels, 7, dilation=dilation)
-        self.point = Dense(channels, channels)
+        self.point = weight(channels, channels)
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
-        u = snake_(self.conv(snake_(x * self.alpha), carry))
-        out: Tensor = self.point(u, carry)
-        return out.add_(x)
+        u = snake_(self.conv(snake_(torch.addcmul(self.shift, x, self.alpha)), carry))
+        x.view(-1, x.shape[2]).addmm_(u.flatten(0, 1), self.point.t())
+        return x
 
 
 class ResidualUnits(nn.ModuleList):

@@ -1,7 +1,7 @@
 """From the tensors of `audiovae.safetensors` (or `.pth`) to the parameters of `AudioVae`.
 
-Folds weight norm, the snake activations' slopes (see `vae_layers`) and the conditioning on the output rate, and lays the
-convolutions out as matrices. Names and shapes of a checkpoint: `voxcpm.modules.audiovae`.
+Folds weight norm, the snake activations' slopes, residual units' biases (see `vae_layers` for both) and the conditioning on
+the output rate, and lays the convolutions out as matrices. Names and shapes of a checkpoint: `voxcpm.modules.audiovae`.
 """
 
 from __future__ import annotations
@@ -104,14 +104,16 @@ def _state(reader: _Reader, config: VaeConfig) -> dict[str, Tensor]:
 
 def _encoder(reader: _Reader, config: VaeConfig) -> dict[str, Tensor]:
     width = config.encoder_dim
-    state = _dense("first", reader.conv("encoder.block.0", width, 1, 7))
+    before, state = "first", _dense("first", reader.conv("encoder.block.0", width, 1, 7))
     for i, rate in enumerate(config.encoder_rates):
         source, ours = f"encoder.block.{i + 1}.block", f"stages.{i}"
-        state |= _units(reader, [f"{source}.{j}" for j in (0, 1, 2)], f"{ours}.units", width, config.depthwise)
+        units, ahead = _units(reader, [f"{source}.{j}" for j in (0, 1, 2)], f"{ours}.units", width, config.depthwise)
+        state |= units
+        state[f"{before}.linear.bias"] += ahead
         slope = reader.slope(f"{source}.3", width)
         state[f"{ours}.alpha"] = slope
         state |= _dense(f"{ours}.conv", reader.conv(f"{source}.4", 2 * width, width, 2 * rate), slope)
-        width *= 2
+        before, width = f"{ours}.conv", 2 * width
     return state | _dense("mean", reader.conv("encoder.fc_mu", config.latent_dim, width, 3))
 
 
@@ -132,23 +134,31 @@ def _decoder(reader: _Reader, config: VaeConfig) -> dict[str, Tensor]:
         transposed = reader.conv(f"{source}.1", width, width // 2, 2 * rate, outputs=width // 2)
         state |= _dense(f"{ours}.conv", _untransposed(transposed, rate), slope)
         width //= 2
-        state |= _units(reader, [f"{source}.{j}" for j in (2, 3, 4)], f"{ours}.units", width, config.depthwise)
+        units, ahead = _units(reader, [f"{source}.{j}" for j in (2, 3, 4)], f"{ours}.units", width, config.depthwise)
+        state |= units
+        state[f"{ours}.conv.linear.bias"] += ahead.repeat(rate)
     at += len(config.decoder_rates)
     state["alpha"] = reader.slope(f"decoder.model.{at}", width)
     return state | _dense("last", reader.conv(f"decoder.model.{at + 1}", 1, width, 7), state["alpha"])
 
 
-def _units(reader: _Reader, sources: list[str], ours: str, width: int, depthwise: bool) -> dict[str, Tensor]:
-    """Three residual units. The inner snake's slope goes into the convolutions on both sides of it."""
+def _units(reader: _Reader, sources: list[str], ours: str, width: int, depthwise: bool) -> tuple[dict[str, Tensor], Tensor]:
+    """Three residual units, and the biases `[width]` that their input must bring along.
+
+    The inner snake's slope goes into the convolutions on both sides of it.
+    """
     state: dict[str, Tensor] = {}
-    for i, source in enumerate(sources):
+    ahead = torch.zeros(width, dtype=reader.dtype)
+    for i, source in reversed([*enumerate(sources)]):
         outer, inner = reader.slope(f"{source}.block.0", width), reader.slope(f"{source}.block.2", width)
         weight, bias = reader.conv(f"{source}.block.1", width, 1 if depthwise else width, 7)
         conv = Conv(weight * inner[:, None, None], bias * inner)
-        state[f"{ours}.{i}.alpha"] = outer
+        point = reader.conv(f"{source}.block.3", width, width, 1)
+        ahead = ahead + point.bias
+        state |= {f"{ours}.{i}.alpha": outer, f"{ours}.{i}.shift": -outer * ahead}
         state |= (_depthwise if depthwise else _dense)(f"{ours}.{i}.conv", conv, outer)
-        state |= _dense(f"{ours}.{i}.point", reader.conv(f"{source}.block.3", width, width, 1), inner)
-    return state
+        state[f"{ours}.{i}.point"] = (point.weight.squeeze(2) / inner).contiguous()
+    return state, ahead
 
 
 def _dense(name: str, conv: Conv, slope: Tensor | None = None) -> dict[str, Tensor]:
