@@ -1,10 +1,11 @@
 """Two checkouts of this repository in turns on one checkpoint and one thread: is what changed faster?
 
-Each round runs both once, the order alternating, so a noisy machine is noisy for both; a ratio is the median over rounds of one
-round's quotient, above 1 where the second is faster.
+Each round runs both once, in an order that alternates, so a noisy machine is noisy for both; a ratio is the median over rounds of
+one round's quotient, above 1 where the second is faster. Where a process's memory happens to lie makes several per cent of
+difference as long as it lives, so both are started anew several times.
 
     git worktree add --detach /tmp/before HEAD~1
-    python -m benchmarks.checkouts /tmp/before . src/evervox/voice --rounds 10 --patches 40
+    python -m benchmarks.checkouts /tmp/before . src/evervox/voice --starts 8
 """
 
 from __future__ import annotations
@@ -42,17 +43,20 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--clock", choices=CLOCKS, default="cpu")
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--patches", type=int, default=40)
+    parser.add_argument("--starts", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3, help="after each start")
+    parser.add_argument("--patches", type=int, default=20)
     parser.add_argument("--streams", type=int, default=1)
     args = parser.parse_args()
-    children = [Checkout(root, args.dtype, args.folder, clock=args.clock) for root in args.checkouts]
     rounds: list[list[dict[str, float]]] = []
-    for index in range(args.rounds):
-        results = [milliseconds(child.run(args.streams, args.patches)) for child in children[:: (1, -1)[index % 2]]]
-        rounds.append(results[:: (1, -1)[index % 2]])
-    for child in children:
-        child.close()
+    for _ in range(args.starts):
+        children = [Checkout(root, args.dtype, args.folder, clock=args.clock) for root in args.checkouts]
+        for index in range(args.rounds):
+            order = (1, -1)[index % 2]
+            results = [milliseconds(child.run(args.streams, args.patches)) for child in children[::order]]
+            rounds.append(results[::order])
+        for child in children:
+            child.close()
     for part in ("step", *PARTS):
         pairs = [(first[part], second[part]) for first, second in rounds]
         before, after = (median(times) for times in zip(*pairs, strict=True))
