@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 TEXT = "the small boat came home over the grey water before it was dark"
 STREAMS = 8
+SPARE_SECONDS = 8.0  # until a spare worker is ready again
 LONG = "The boat came home. " * 204
 
 
@@ -117,6 +118,7 @@ async def recovery(engine: Engine, patches: int, kills: int) -> dict[str, Any]:
         gaps = [max(b - a for a, b in zip([killed, *t], t, strict=False) if b > killed) for t in times]
         first.append(min(gaps))
         last.append(max(gaps))
+        await asyncio.sleep(SPARE_SECONDS)
     return {"first_chunk": _spread(first), "slowest_stream": _spread(last), "kills": kills, "unit": "s"}
 
 
@@ -164,6 +166,9 @@ async def measure(model: Path, options: argparse.Namespace) -> dict[str, Any]:
         result["long_text"] = await long_text(engine, options.rounds)
         result["slow_reader"] = await slow_reader(engine, options.patches, options.rounds)
         result["recovery"] = await recovery(engine, options.patches, options.kills)
+    async with Engine.start(model, threads=threads, stream_buffer=8, max_running=9, spare=True) as engine:
+        await asyncio.sleep(SPARE_SECONDS)
+        result["recovery_with_spare"] = await recovery(engine, options.patches, options.kills)
     return result
 
 

@@ -59,6 +59,7 @@ class Settings(_Settings):
     step_timeout: float = Field(30.0, gt=0, description="without a completed step while work is pending: the worker is stuck")
     stop_timeout: float = Field(5.0, gt=0, description="for a worker to leave when asked")
     max_restarts: int = Field(5, ge=0, le=1000, description="restarts in a row in which no patch was made")
+    spare: bool = Field(False, description="keep a second process ready, its libraries loaded, for a worker that dies")
     restart_backoff: float = Field(0.5, ge=0, le=60, description="doubled by each restart in a row after the first")
 
     runner: str = Field("evervox.runner.runner:create", pattern=r"^[\w.]+:\w+$", description="factory of the runner")
@@ -71,6 +72,7 @@ class ServerSettings(_Settings):
 
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=0, le=65_535, description="0 takes any free one")
+    spare: bool = Field(True, description="keep a second worker process ready, its libraries loaded (160 MiB), for one that dies")
     max_open: int = Field(256, ge=1, le=100_000, description="speech requests open at once")
     request_timeout: float = Field(300.0, gt=0, le=86_400, description="for one request, body and audio together")
     drain_timeout: float = Field(30.0, ge=0, le=86_400, description="for open streams to finish after SIGTERM")

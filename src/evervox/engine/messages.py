@@ -79,8 +79,16 @@ class Credit(msgspec.Struct, frozen=True, tag="credit"):
     chunks: int
 
 
+class Load(msgspec.Struct, frozen=True, tag="load"):
+    """A spare worker is needed: load the model. The answer to its `Warm`."""
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown"):
     """Leave at once."""
+
+
+class Warm(msgspec.Struct, frozen=True, tag="warm"):
+    """A spare worker has its libraries, and waits."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
@@ -136,8 +144,8 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     field: str | None
 
 
-ToWorker = Union[Submit, Cancel, Credit, Shutdown]
-ToClient = Union[Ready, Refused, Beat, Chunk, Gone, Failed]
+ToWorker = Union[Submit, Cancel, Credit, Load, Shutdown]
+ToClient = Union[Warm, Ready, Refused, Beat, Chunk, Gone, Failed]
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_worker = msgspec.msgpack.Decoder(list[ToWorker]).decode

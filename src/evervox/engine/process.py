@@ -38,6 +38,7 @@ class Launch(msgspec.Struct, frozen=True):
     settings: dict[str, str | int | float | bool | None]
     folder: str
     parent: int
+    is_spare: bool = False
 
     @property
     def inbox(self) -> str:
@@ -64,13 +65,18 @@ def _bind(socket: zmq.Socket[Any], address: str) -> None:
 
 
 class WorkerProcess:
-    """A worker from spawn to end. `folder` must exist, be private and empty; it is the caller's to remove."""
+    """A worker from spawn to end. `folder` must exist, be private and empty; it is the caller's to remove.
 
-    def __init__(self, model: Path, settings: Settings, folder: Path, context: zmq.asyncio.Context) -> None:
+    A spare one imports its libraries, says that it is `Warm`, and waits for `Load`.
+    """
+
+    def __init__(
+        self, model: Path, settings: Settings, folder: Path, context: zmq.asyncio.Context, *, is_spare: bool = False
+    ) -> None:
         if len(os.fsencode(folder)) > MAX_SOCKET_PATH - 4:
             raise ConfigError(f"TMPDIR: sockets in {folder} would have a path of more than {MAX_SOCKET_PATH} bytes")
         self.folder = folder
-        self._launch = Launch(str(model), settings.model_dump(mode="json"), str(folder), os.getpid())
+        self._launch = Launch(str(model), settings.model_dump(mode="json"), str(folder), os.getpid(), is_spare)
         self._push = zmq.Socket(zmq.Context(context), zmq.PUSH)  # sends without asyncio: it never has to wait
         self._pull = context.socket(zmq.PULL)
         _bind(self._push, self._launch.inbox)

@@ -25,6 +25,7 @@ State = Literal["new", "starting", "ready", "restarting", "failed", "closed"]
 
 MAX_CRASHES = 2
 POLL_SECONDS = 0.05
+SPARE_SECONDS = 3.0  # before a spare worker is started, which takes one core for two seconds
 MAX_LAG = 0.25  # of our own loop: a longer gap says nothing about the worker
 
 log = logging.getLogger(__name__)
@@ -46,13 +47,14 @@ class Supervisor:
         self._in_a_row = 0
         self._on_trial: Job | None = None
         self._worker: WorkerProcess | None = None
+        self._spare: WorkerProcess | None = None
         self._workers: set[WorkerProcess] = set()  # those whose end was not seen yet, the present one included
         self._task: asyncio.Task[None] | None = None
         limit = 4 * (settings.max_running + settings.max_waiting)
         ledger.register("jobs", self._jobs, limit=limit, owner="supervisor")
         ledger.register("resume bytes", self._resume_bytes, limit=None, owner="supervisor", unit="bytes")
         ledger.register("worker restarts in a row", lambda: self._in_a_row, limit=settings.max_restarts, owner="supervisor")
-        ledger.register("worker processes", self._workers, limit=2, owner="supervisor", unit="processes")
+        ledger.register("worker processes", self._workers, limit=3, owner="supervisor", unit="processes")
         self._max_jobs = limit
 
     def _resume_bytes(self) -> int:
@@ -125,16 +127,30 @@ class Supervisor:
         job.is_sent = True
 
     async def _spawn(self) -> WorkerProcess:
-        """A worker that has loaded the model; raises its error or `EngineFailure`."""
-        folder = Path(tempfile.mkdtemp(dir=self._folder, prefix="w"))
-        worker = WorkerProcess(self._model, self._settings, folder, self._context)
-        self._workers.add(worker)
+        """A worker that has loaded the model, the spare one if it lives; raises its error or `EngineFailure`."""
+        worker, self._spare = self._spare, None
+        if worker is None or worker.exit_reason() is not None:
+            worker = self._start()
         try:
             await self._loaded(worker)
         except BaseException:
             await self._discard(worker)
             raise
         return worker
+
+    def _start(self, *, is_spare: bool = False) -> WorkerProcess:
+        folder = Path(tempfile.mkdtemp(dir=self._folder, prefix="w"))
+        worker = WorkerProcess(self._model, self._settings, folder, self._context, is_spare=is_spare)
+        self._workers.add(worker)
+        return worker
+
+    async def _keep_spare(self) -> None:
+        """Have a spare worker. One that has died is replaced when its turn comes."""
+        if self._spare is None:
+            self._spare = self._start(is_spare=True)
+        elif self._spare.exit_reason() is not None:
+            dead, self._spare = self._spare, None
+            await self._discard(dead)
 
     async def _discard(self, worker: WorkerProcess, patience: float = 0.0) -> None:
         await worker.end(patience)
@@ -151,6 +167,8 @@ class Supervisor:
                     raise messages.rebuild(message.kind, message.message, message.field)
                 if isinstance(message, messages.Ready):
                     return
+                if isinstance(message, messages.Warm):
+                    worker.send([messages.Load()])
             if reason is not None:
                 raise EngineFailure(f"the worker {reason} while it loaded the model")
         raise EngineFailure(f"start_timeout: the worker did not load the model within {self._settings.start_timeout} seconds")
@@ -173,7 +191,8 @@ class Supervisor:
 
     async def _serve(self, worker: WorkerProcess) -> str:
         """Hand messages to jobs until the worker is dead or stuck; says which."""
-        watch = Watch(self._settings.step_timeout, asyncio.get_running_loop().time())
+        now = asyncio.get_running_loop().time()
+        watch, spare_at = Watch(self._settings.step_timeout, now), now + SPARE_SECONDS
         while True:
             reason = worker.exit_reason()
             for message in await worker.receive(POLL_SECONDS):
@@ -182,7 +201,11 @@ class Supervisor:
                 self._judge()
             if reason is not None:
                 return reason
-            if watch.is_stuck(asyncio.get_running_loop().time()):
+            now = asyncio.get_running_loop().time()
+            if self._settings.spare and now > spare_at:
+                spare_at = now + SPARE_SECONDS
+                await self._keep_spare()
+            if watch.is_stuck(now):
                 return f"completed no step for {self._settings.step_timeout} seconds"
 
     def _take(self, message: messages.ToClient) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from evervox.runner.inputs import Runner
 
 _PR_SET_PDEATHSIG = 1
+SPARE_SECONDS = 1.0  # how soon a spare worker sees that its parent has gone
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +97,9 @@ def main(argument: str) -> int:
     _die_with(launch.parent)
     logging.basicConfig(level=logging.WARNING, format="evervox worker: %(message)s")
     port = SocketPort(launch)
+    if launch.is_spare and not _is_needed(launch, port):
+        port.close()
+        return 0
     try:
         loop = _build(launch, port)
     except Exception as error:
@@ -122,6 +126,16 @@ def _die_with(parent: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def _is_needed(launch: Launch, port: SocketPort) -> bool:
+    """Import what takes long to import, and wait. False where nobody will ask any more."""
+    _factory(Settings.read(**launch.settings).runner)
+    port.send([messages.Warm()])
+    while os.getppid() == launch.parent:
+        for message in port.receive(SPARE_SECONDS):
+            return isinstance(message, messages.Load)
+    return False
 
 
 def _build(launch: Launch, port: SocketPort) -> Loop:

@@ -61,7 +61,7 @@ class DrainingServer(uvicorn.Server):
 
 async def serve_forever(model: str | None, settings: ServerSettings, **engine_settings: Any) -> None:
     """Serve until a signal comes. `/health` answers while the model is still being loaded. Raises what keeps it from that."""
-    engine = Engine.start(model, **engine_settings)
+    engine = Engine.start(model, spare=settings.spare, **engine_settings)
     app = create_app(engine, settings)
     state: State = app.state.evervox
     listener = listen(settings.host, settings.port, settings.request_timeout)

@@ -19,6 +19,7 @@ def serve(  # noqa: PLR0917  one parameter per option
     max_waiting: Annotated[int | None, typer.Option(help="Requests beyond those before 429. [64]")] = None,
     graphs: Annotated[bool | None, typer.Option(help="Record a GPU's steps at start. [yes]")] = None,
     graph_memory: Annotated[int | None, typer.Option(help="Bytes for recorded steps. [a tenth of the GPU's]")] = None,
+    spare: Annotated[bool | None, typer.Option(help="Keep a second process ready for a worker that dies: 160 MiB. [yes]")] = None,
     request_timeout: Annotated[float | None, typer.Option(help="Seconds for one request. [300]")] = None,
     drain_timeout: Annotated[float | None, typer.Option(help="Seconds for open streams after SIGTERM. [30]")] = None,
     voices: Annotated[Path | None, typer.Option(help="Folder of stored voices. [~/.local/share/evervox/voices]")] = None,
@@ -31,6 +32,7 @@ def serve(  # noqa: PLR0917  one parameter per option
     server = _given(
         host=host, port=port, request_timeout=request_timeout, drain_timeout=drain_timeout, voices=voices, keys_file=keys_file
     )
+    server |= _given(spare=spare)
     server |= _given(aliases=alias and tuple(alias), cors_origins=cors_origin and tuple(cors_origin), log_format=log_format)
     engine = _given(device=device, dtype=dtype, threads=threads, max_running=max_running, max_waiting=max_waiting)
     engine |= _given(graphs=graphs, graph_memory=graph_memory)
