@@ -170,7 +170,7 @@ def _warn_of(unknown: list[str]) -> None:
     if unknown:
         some = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
         stderr.print(
-            f"this small voice knows digits and some 200 English words, and not: {some} (for any text: --model openbmb/VoxCPM2)",
+            f"this small voice knows numbers and some 200 English words, and not: {some} (for any text: --model openbmb/VoxCPM2)",
             markup=False,
             soft_wrap=True,
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from evervox.conditioning.vocabulary import Vocabulary
 from evervox.errors import BadRequest, CheckpointError
 
 SPACE = "▁"
@@ -22,10 +23,14 @@ def collapse(text: str) -> str:
 
 
 class TextTokenizer:
-    """A Llama-style tokenizer that splits tokens of several Chinese characters into single ones. Adds no special tokens."""
+    """A Llama-style tokenizer that splits tokens of several Chinese characters into single ones. Adds no special tokens.
 
-    def __init__(self, path: Path) -> None:
+    `vocabulary`: what the model was taught, if that is little.
+    """
+
+    def __init__(self, path: Path, vocabulary: Vocabulary | None = None) -> None:
         """Reads `tokenizer.json`. Raises `CheckpointError`."""
+        self.vocabulary = vocabulary
         if not path.is_file():
             raise CheckpointError(f"{path} does not exist")
         try:
@@ -41,10 +46,12 @@ class TextTokenizer:
     @classmethod
     def from_checkpoint(cls, folder: str | Path) -> TextTokenizer:
         """The tokenizer of a checkpoint folder."""
-        return cls(Path(folder) / "tokenizer.json")
+        return cls(Path(folder) / "tokenizer.json", Vocabulary.of(Path(folder)))
 
     def ids(self, text: str, *, field: str = "text") -> list[int]:
         """Token ids of `text`. Raises `BadRequest` for text that is not valid Unicode."""
+        if self.vocabulary is not None:
+            text = self.vocabulary.spell(text)
         try:
             ids = self._tokenizer.encode(text, add_special_tokens=False).ids
         except (TypeError, UnicodeEncodeError):  # a lone surrogate cannot be encoded

@@ -13,7 +13,6 @@ from evervox.conditioning.limits import Limits
 from evervox.conditioning.prepare import DRAWN_SEEDS, Preparer
 from evervox.conditioning.split import split
 from evervox.conditioning.text import TextTokenizer
-from evervox.conditioning.vocabulary import unknown_words
 from evervox.config import Settings
 from evervox.engine.jobs import Job
 from evervox.engine.stream import SpeechStream
@@ -88,7 +87,8 @@ class Engine:
         self._model = model
         self._config = VoxConfig.from_checkpoint(model)
         limits = Limits(settings.max_text, settings.max_clip_seconds, settings.max_clip_bytes)
-        self._preparer = Preparer(self._config, TextTokenizer.from_checkpoint(model), limits).prepare
+        self._tokenizer = TextTokenizer.from_checkpoint(model)
+        self._preparer = Preparer(self._config, self._tokenizer, limits).prepare
         self._open: set[Utterance] = set()
         self._is_draining = False
         self._seconds = 1.0  # how long a request takes, averaged
@@ -172,7 +172,8 @@ class Engine:
 
     def unknown_words(self, text: str) -> list[str]:
         """Words that the model was never taught, where its checkpoint says which it was; they come out as guesses."""
-        return unknown_words(text, self._model)
+        vocabulary = self._tokenizer.vocabulary
+        return [] if vocabulary is None else vocabulary.unknown(text)
 
     def speak(self, request: SpeechRequest) -> SpeechStream:
         """Take a request and start work on it. Call it on the engine's loop.
