@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from typing_extensions import Self
 
 from evervox.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 MIB = 1024 * 1024
 
@@ -87,6 +91,17 @@ class ServerSettings(_Settings):
     keys: SecretStr | None = Field(None, description="tenant:key, separated by commas")
     cors_origins: tuple[str, ...] = Field((), max_length=100, description="origins whose pages may use the server")
     log_format: Literal["text", "json"] = "text"
+
+
+def unknown_variables(environment: Mapping[str, str]) -> dict[str, str | None]:
+    """`EVERVOX_*` variables that no setting is read from, each with the name that was probably meant."""
+    known = [_prefix(kind) + name.upper() for kind in (Settings, ServerSettings) for name in kind.model_fields]
+    unknown = [name for name in environment if name.upper().startswith(_prefix(Settings)) and name.upper() not in known]
+    return {name: next(iter(get_close_matches(name.upper(), known, 1, 0.8)), None) for name in unknown}
+
+
+def _prefix(kind: type[_Settings]) -> str:
+    return kind.model_config.get("env_prefix") or ""
 
 
 def _explain(detail: Any) -> str:

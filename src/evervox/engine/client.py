@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -13,7 +15,7 @@ from evervox.conditioning.limits import Limits
 from evervox.conditioning.prepare import DRAWN_SEEDS, Preparer
 from evervox.conditioning.split import split
 from evervox.conditioning.text import TextTokenizer
-from evervox.config import Settings
+from evervox.config import Settings, unknown_variables
 from evervox.engine.jobs import Job
 from evervox.engine.stream import SpeechStream
 from evervox.engine.supervisor import State, Supervisor
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 CLIP_THREADS = 2
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,8 @@ class Engine:
 
         Raises `ConfigError` and `CheckpointError`; entering raises what keeps the worker from loading the model.
         """
+        for name, meant in unknown_variables(os.environ).items():
+            log.warning("%s: there is no such setting%s", name, f"; {meant} is one" if meant else "")
         return cls(checkpoint_folder(model), Settings.read(**settings))
 
     async def open(self) -> None:

@@ -14,6 +14,7 @@ import zmq.asyncio
 
 from evervox.engine import messages
 from evervox.engine.process import WorkerProcess
+from evervox.engine.scratch import Scratch
 from evervox.errors import EngineFailure, EvervoxError, Unavailable
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Supervisor:
         """Load the model in a first worker. Raises what kept it from starting; there is no second try."""
         self.state, self.reason = "starting", "the model is being loaded"
         self._context = zmq.asyncio.Context()
-        self._folder = Path(tempfile.mkdtemp(prefix="evervox-"))
+        self._scratch = Scratch()
         try:
             self._worker = await self._spawn()
         except BaseException:
@@ -96,7 +97,7 @@ class Supervisor:
         self._worker = None
         self._fail_all(Unavailable("the engine was closed"))
         self._context.destroy(linger=0)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._scratch.remove()
 
     def submit(self, job: Job) -> None:
         """Take a job in. Its chunks, or its error, come through it."""
@@ -139,7 +140,7 @@ class Supervisor:
         return worker
 
     def _start(self, *, is_spare: bool = False) -> WorkerProcess:
-        folder = Path(tempfile.mkdtemp(dir=self._folder, prefix="w"))
+        folder = Path(tempfile.mkdtemp(dir=self._scratch.path, prefix="w"))
         worker = WorkerProcess(self._model, self._settings, folder, self._context, is_spare=is_spare)
         self._workers.add(worker)
         return worker
