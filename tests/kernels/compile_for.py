@@ -10,7 +10,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from evervox.kernels import fused, kv_store, paged_decode, paged_packed
+from evervox.kernels import fused, kv_store, paged_decode, paged_packed, snake
 from evervox.kernels.paged_attention import paged_attention
 from evervox.layers.attention_metadata import AttentionMetadata
 
@@ -46,19 +46,19 @@ class Compiling:
         return launch
 
 
-def compile_all(capability: int, head_dim: int, dtype: torch.dtype) -> list[tuple[str, str, int]]:
-    """Packed spans, decode alone and beside them with and without splits, and the small ones, for 16 heads and 2 KV heads."""
-    driver.set_active(Card(capability))
-    notes: list[tuple[str, str, int]] = []
-    for module, names in (
-        (paged_packed, ("_packed",)),
-        (paged_decode, ("_decode", "_reduce")),
-        (kv_store, ("_store",)),
-        (fused, ("_add_norm", "_silu_mul", "_rotate")),
-    ):
+def watch(notes: list[tuple[str, str, int]], *found: tuple[Any, tuple[str, ...]]) -> None:
+    """Replace the kernels of some modules by what compiles them."""
+    for module, names in found:
         for name in names:
             kernel = getattr(module, name)
             setattr(module, name, Compiling(kernel.kernel if isinstance(kernel, Compiling) else kernel, notes))
+
+
+def compile_all(head_dim: int, dtype: torch.dtype) -> list[tuple[str, str, int]]:
+    """Packed spans, decode alone and beside them with and without splits, and the small ones, for 16 heads and 2 KV heads."""
+    notes: list[tuple[str, str, int]] = []
+    watch(notes, (paged_packed, ("_packed",)), (paged_decode, ("_decode", "_reduce")), (kv_store, ("_store",)))
+    watch(notes, (fused, ("_add_norm", "_silu_mul", "_rotate")))
     pool = torch.empty(3, 16, 2, head_dim, dtype=dtype)
     projected = torch.empty(32, 20, head_dim, dtype=dtype)
     query, key, value = projected.split((16, 2, 2), 1)
@@ -76,10 +76,30 @@ def compile_all(capability: int, head_dim: int, dtype: torch.dtype) -> list[tupl
     return notes
 
 
+def compile_vae(*starts: int | None) -> list[tuple[str, str, int]]:
+    """With tails that begin at these floats of a row, aligned and not; None: without a stream."""
+    notes: list[tuple[str, str, int]] = []
+    watch(notes, (snake, ("_depthwise", "_mono", "_windows")))
+    x, channels, kernel = torch.empty(2, 48, 96), torch.empty(96), torch.empty(96, 1, 1, 7)
+    state = torch.empty(2, 2, 60 * 96)
+
+    def tails(steps: int, start: int | None) -> tuple[torch.Tensor | None, ...]:
+        return (None, None) if start is None else tuple(state[:, :, start : start + steps * 96])
+
+    for start in starts:
+        snake.depthwise(x, kernel, channels, *tails(54, start), dilation=9, alpha=channels, shift=channels)
+        snake.depthwise(x, kernel, channels, *tails(6, start), dilation=1)
+        snake.mono(x, channels, x.view(-1)[: 7 * 96], channels, *tails(6, start))
+        snake.windows(x, channels, channels, *tails(1, start), context=1, hop=1)
+        snake.windows(x, channels, None, *tails(6, start), context=6, hop=5)
+    return notes
+
+
 def main() -> None:
     capability, dtypes, head_dims = (argument.split(",") for argument in sys.argv[1:])
-    cases = [(int(dim), getattr(torch, dtype)) for dtype in dtypes for dim in head_dims]
-    print(json.dumps([note for case in cases for note in compile_all(int(capability[0]), *case)]))
+    driver.set_active(Card(int(capability[0])))
+    notes = [note for dtype in dtypes for dim in head_dims for note in compile_all(int(dim), getattr(torch, dtype))]
+    print(json.dumps(notes + (compile_vae(0, 1, None) if "float32" in dtypes else compile_vae(0))))
 
 
 if __name__ == "__main__":

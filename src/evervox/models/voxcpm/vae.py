@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from evervox.errors import CheckpointError
+from evervox.layers.fusing import fused_snake
 from evervox.models.voxcpm.vae_layers import Carry, Dense, Depthwise, Down, Streamed, Up, snake_, weight
 
 if TYPE_CHECKING:
@@ -145,7 +146,15 @@ class Decoder(nn.Module):
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
         for layer in (*self.first, *self.stages):
             x = layer(x, carry)
-        return torch.tanh(self.last(snake_(x * self.alpha), carry)).squeeze(2)
+        return torch.tanh(self._mono(x, carry))
+
+    def _mono(self, x: Tensor, carry: Carry) -> Tensor:
+        kernels, last = fused_snake(x), self.last
+        if kernels is not None:
+            out: Tensor = kernels.mono(x, self.alpha, last.linear.weight, last.linear.bias, *carry.take(last.tail_floats))
+        else:
+            out = last(snake_(x * self.alpha), carry).squeeze(2)
+        return out
 
 
 def encoder_context(rate: int, config: VaeConfig) -> int:

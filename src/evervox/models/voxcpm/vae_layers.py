@@ -9,9 +9,16 @@ looks at it. Source: `voxcpm.modules.audiovae`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from evervox.layers.fusing import fused_snake
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 class Carry:
@@ -88,6 +95,16 @@ class Dense(Streamed):
         out: Tensor = self.linear(x)
         return out
 
+    def after_snake(self, x: Tensor, carry: Carry, alpha: Tensor, shift: Tensor | None = None) -> Tensor:
+        """Of the snake of `x * alpha + shift`. For a kernel of twice the stride."""
+        kernels = fused_snake(x)
+        if kernels is not None:
+            tails = carry.take(self.tail_floats)
+            out: Tensor = self.linear(kernels.windows(x, alpha, shift, *tails, context=self.context, hop=self.stride))
+        else:
+            out = self(snake_(x * alpha if shift is None else torch.addcmul(shift, x, alpha)), carry)
+        return out
+
 
 class Depthwise(Streamed):
     """A causal convolution of each channel by itself. `weight` is `[channels, 1, 1, kernel]`."""
@@ -99,10 +116,19 @@ class Depthwise(Streamed):
         self.bias = weight(channels)
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
+        kernels = fused_snake(x)
+        if kernels is not None:
+            return self.by(kernels, x, carry)
         # [rows, channels, 1, time] over the same memory is the channels-last image that libraries convolve fastest
         image = carry.extend(x, self.context).transpose(1, 2).unsqueeze(2)
         y = F.conv2d(image, self.weight, self.bias, dilation=(1, self.dilation), groups=x.shape[2])
         return y.squeeze(2).transpose(1, 2)
+
+    def by(self, kernels: ModuleType, x: Tensor, carry: Carry, **snakes: Tensor) -> Tensor:
+        """The same by a kernel, which takes the snakes on both sides along."""
+        tails = carry.take(self.tail_floats)
+        out: Tensor = kernels.depthwise(x, self.weight, self.bias, *tails, dilation=self.dilation, **snakes)
+        return out
 
 
 class ResidualUnit(nn.Module):
@@ -116,9 +142,14 @@ class ResidualUnit(nn.Module):
         self.point = weight(channels, channels)
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
-        u = snake_(self.conv(snake_(torch.addcmul(self.shift, x, self.alpha)), carry))
-        x.view(-1, x.shape[2]).addmm_(u.flatten(0, 1), self.point.t())
+        x.view(-1, x.shape[2]).addmm_(self._branch(x, carry).flatten(0, 1), self.point.t())
         return x
+
+    def _branch(self, x: Tensor, carry: Carry) -> Tensor:
+        kernels = fused_snake(x)
+        if kernels is not None and isinstance(self.conv, Depthwise):
+            return self.conv.by(kernels, x, carry, alpha=self.alpha, shift=self.shift)
+        return snake_(self.conv(snake_(torch.addcmul(self.shift, x, self.alpha)), carry))
 
 
 class ResidualUnits(nn.ModuleList):
@@ -143,8 +174,7 @@ class Down(nn.Module):
         self.conv = Dense(channels, 2 * channels, 2 * stride, stride=stride, context=context)
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
-        out: Tensor = self.conv(snake_(self.units(x, carry) * self.alpha), carry)
-        return out
+        return self.conv.after_snake(self.units(x, carry), carry, self.alpha)
 
 
 class Up(nn.Module):
@@ -163,6 +193,6 @@ class Up(nn.Module):
         self.units = ResidualUnits(outputs, depthwise)
 
     def forward(self, x: Tensor, carry: Carry) -> Tensor:
-        y: Tensor = self.conv(snake_(torch.addcmul(self.shift, x, self.alpha)), carry)
+        y = self.conv.after_snake(x, carry, self.alpha, self.shift)
         out: Tensor = self.units(y.view(x.shape[0], x.shape[1] * self.stride, -1), carry)
         return out
