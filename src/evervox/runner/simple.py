@@ -14,6 +14,7 @@ from evervox.request import AudioChunk, Finish
 from evervox.runner.inputs import Inputs
 from evervox.runner.load import Loaded, load
 from evervox.runner.noise import MAX_SEED, patch_noise
+from evervox.runner.precision import exact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -142,6 +143,7 @@ class SimpleGenerator:
 def encode_samples(loaded: Loaded, samples: NDArray[np.float32]) -> NDArray[np.floating[Any]]:
     """`[patches * encoder_samples_per_patch]` samples -> latents `[patches, patch_size, latent_dim]`."""
     audio = torch.from_numpy(samples).to(loaded.model.device, loaded.vae.dtype)
-    frames = loaded.vae.encode(audio[None])[0]
+    with exact(loaded.model.device):
+        frames = loaded.vae.encode(audio[None])[0]
     latents: NDArray[np.floating[Any]] = frames.view(-1, loaded.config.patch_size, loaded.config.latent_dim).cpu().numpy()
     return latents

@@ -24,6 +24,7 @@ from evervox.layers.attention_metadata import AttentionMetadata
 from evervox.models.voxcpm.config import Conditioning
 from evervox.models.voxcpm.flow import guided_velocity
 from evervox.runner.graphs import Stage, row_sizes, slot_sizes
+from evervox.runner.precision import tf32
 from evervox.runner.staging import Field, Readback, Staging
 from evervox.runner.times import TimeTable
 
@@ -155,7 +156,7 @@ class Stages:
     def feed(self, size: int, adapters: bool) -> None:
         """The decoder hears the next patch of each of the first rows. Counts itself."""
         latents, rows = (self.language[name].index_select(0, self._fed)[0, :size] for name in ("heard", "heard_rows"))
-        self.vae.decode(latents, self.rows.tails, rows)
+        self._decode_audio(latents, rows)
         self._fed.add_(1).remainder_(self.rows.reach)  # recording feeds again and again
 
     def encode(self, size: int, adapters: bool) -> None:
@@ -228,9 +229,13 @@ class Stages:
     def finish(self, size: int, adapters: bool) -> None:
         """Samples, latents, stop and finite, side by side; the rows move on."""
         rows, latents = self.emission["rows"][:size], self._x[:size]
-        audio = self.vae.decode(latents.to(self.vae.dtype), self.rows.tails, rows)
+        audio = self._decode_audio(latents.to(self.vae.dtype), rows)
         self.rows.last.index_copy_(0, rows, latents)
         samples, out = self._numbers[0], self.results.device[:size]
         out[:, :samples].copy_(audio)
         out[:, samples:-2].copy_(latents.flatten(1))
         out[:, -1].copy_(torch.isfinite(latents).flatten(1).all(1))
+
+    def _decode_audio(self, latents: Tensor, rows: Tensor) -> Tensor:
+        with tf32(self.model.device):
+            return self.vae.decode(latents, self.rows.tails, rows)
