@@ -24,11 +24,11 @@ empty unless `max_adapters` is set.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from evervox.core.adapters import AdapterResidency
 from evervox.core.blocks import BlockPool
+from evervox.core.books import block_claims, sequence_claims
 from evervox.core.draft import Draft
 from evervox.core.errors import BrokenBooks, Refused, require
 from evervox.core.inflight import InFlight, waits_for_twin
@@ -342,31 +342,10 @@ class Scheduler:
     def check(self) -> None:
         """Prove the books, the pool's included; raises `BrokenBooks`. O(blocks + sequences)."""
         self.pool.check()
-        running, size = list(self._running.values()), self.limits.block_size
-        others = [sequence for sequence in self._sequences.values() if not sequence.is_resident]
-        waiting = [sequence for sequence in others if not sequence.is_held]
-        tables = Counter(block for sequence in running for block in sequence.blocks)
-        claims = {
-            "references are the residents' tables": self.pool.held() == tables,
-            "residents are bounded": len(running) <= self.limits.max_running,
-            "residents are those that hold blocks": len(running) + len(others) == len(self._sequences)
-            and all(sequence.is_resident for sequence in running),
-            "who is not resident waits": len(self._lanes) == len(waiting) and all(s in self._lanes for s in waiting),
-            "the lanes' counts are right": self._lanes.residents() == Counter(s.lane for s in running),
-            "what is in flight has a resident": self._inflight.owners() <= self._running.keys(),
-            "what is planned follows what is computed": all(
-                [s.computed, *[span.stop for span in s.spans]] == [*[span.start for span in s.spans], s.planned]
-                and s.promised == sum(span.emits for span in s.spans)
-                for s in self._sequences.values()
-            ),
-            "blocks cover what is computed": all(s.computed < s.length and s.computed <= len(s.blocks) * size for s in running),
-            "nobody writes into a shared block": all(
-                self.pool.refs(block) == 1 for s in running for block in s.blocks[s.computed // size :]
-            ),
-        }
-        require(claims, self)
+        require(sequence_claims(self._sequences, self._running, self._lanes), self)
+        require(block_claims(self._running, self.pool, self._inflight, self.limits), self)
         if self.adapters is not None:
-            self.adapters.check(s.adapter for s in running if s.adapter is not None)
+            self.adapters.check(s.adapter for s in self._running.values() if s.adapter is not None)
 
     def __repr__(self) -> str:
         return f"Scheduler({self._steps!r}, {list(self._sequences.values())}, in flight {len(self._inflight)}, {self.pool!r})"
