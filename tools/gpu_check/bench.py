@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import gc
 import time
+from contextlib import nullcontext
 from functools import cache
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
+from tools.gpu_check.decoder import decoder_ms
 from tools.gpu_check.fixtures import Talk, advance, config_of, launch, random_model, talks
 from torch.utils.flop_counter import FlopCounterMode
 
 from evervox.runner import gpu
+from evervox.runner.precision import tf32
 from evervox.runner.recorder import CudaRecorder, show_progress
 from evervox.runner.runner import PagedRunner
 
@@ -55,6 +58,7 @@ def measure(device: torch.device, size: str, rows: tuple[int, ...], steps: int) 
         "decode_over_floor": {count: round(ms / floor, 2) for count, ms in decode.items()},
         "decode_over_bound": {count: round(ms / max(floor, count * arithmetic), 2) for count, ms in decode.items()},
         "stage_ms": {count: stage_ms(runner, count, device) for count in (min(rows), max(rows))},
+        "decoder_ms": {max(rows): decoder_ms(loaded.vae, max(rows), loaded.config.patch_size, device)},
         "first_audio_ms": first_audio_ms(runner, 10 if device.type == "cuda" else 2),
         "eager_runs": runner.graphs.eager.total(),
         "recorded_after_start": runner.graphs.late,
@@ -174,12 +178,21 @@ def arithmetic_seconds(runner: PagedRunner, device: torch.device) -> float:
     """One row's products and convolutions in a decode step, at the speed of large products in each part's dtype."""
     stages, total = runner.stages, 0.0
     for stage, times in ((stages.decode, 1), (stages.begin, 1), (stages.solve, EVALUATIONS), (stages.finish, 1)):
-        with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        with (
+            torch.inference_mode(),
+            FlopCounterMode(display=False, custom_mapping={torch.ops.aten.addmm_: added_product}) as counter,
+        ):
             stage(1, False)
         is_audio = stage == stages.finish
-        dtype = runner.vae.dtype if is_audio else runner.model.dtype
-        total += times * counter.get_total_flops() / product_speed(device, dtype)
+        with tf32(device) if is_audio else nullcontext():
+            speed = product_speed(device, runner.vae.dtype if is_audio else runner.model.dtype)
+        total += times * counter.get_total_flops() / speed
     return total
+
+
+def added_product(total: Any, a: Any, b: Any, **others: Any) -> int:
+    """Operations of a product that is added in place, from shapes: torch's counter leaves it out."""
+    return int(2 * a[0] * a[1] * b[1])
 
 
 @cache

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from tests.kernels.layouts import BLOCK_SIZE, Shape, build, random_layout
+from tools.gpu_check.decoder import decoder_equals_plain_layers
 from tools.gpu_check.fixtures import advance, config_of, random_model, talks
 
 from evervox.core.keys import clip_key, root_key, text_key
@@ -238,6 +239,7 @@ def reserved_memory_is_flat(device: torch.device) -> str:
 
 CHECKS: tuple[Check, ...] = (
     attention_equals_dense,
+    decoder_equals_plain_layers,
     graph_equals_eager,
     kernels_equal_plain_attention_in_a_runner,
     batch_equals_alone,

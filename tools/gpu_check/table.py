@@ -31,4 +31,5 @@ def size_lines(bench: dict[str, Any]) -> list[str]:
     lines += [f"the host's part of a step, at {rows} rows: {ms} ms" for rows, ms in bench["launch_ms"].items()]
     lines += [f"first audio of a 100-slot prompt: {bench['first_audio_ms']} ms"]
     lines += [f"stages, ms, at {rows} rows: {ms}" for rows, ms in bench["stage_ms"].items()]
+    lines += [f"the decoder alone, not recorded, ms, at {rows} rows: {ms}" for rows, ms in bench["decoder_ms"].items()]
     return [*lines, f"run eagerly {bench['eager_runs']}, recorded after start {bench['recorded_after_start']}"]
