@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from evervox.kernels.snake_tiles import activated, by_channel, first_steps, keep, snake, taps, walk
+from evervox.kernels.snake_tiles import activated, first_steps, keep, snake, taps, walk
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,9 +46,8 @@ def _depthwise(
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < width
     begin = first_steps(dilation, STEPS, LINES)
-    scale, offset = by_channel(alpha, channel, inside), by_channel(shift, channel, inside)
-    seen = walk(x, before, scale, offset, begin, channel, inside, time, width, stride, dilation, STEPS)
-    rest = by_channel(bias, channel, inside)
+    seen = walk(x, before, alpha, shift, begin, channel, inside, time, width, stride, dilation, STEPS)
+    rest = tl.load(bias + channel, mask=inside, other=0.0)[None, :]
     tap = taps(weight + channel * 7, 1, inside)
     if after is not None:
         keep(after, seen, begin, channel, inside, time, width, stride, dilation, STEPS, LINES)
@@ -84,8 +83,7 @@ def _mono(
     channel = tl.arange(0, CHANNELS)
     inside = channel < width
     begin = first_steps(1, STEPS, LINES)
-    scale = by_channel(alpha, channel, inside)
-    seen = walk(x, before, scale, None, begin, channel, inside, time, width, stride, 1, STEPS)
+    seen = walk(x, before, alpha, None, begin, channel, inside, time, width, stride, 1, STEPS)
     rest = tl.load(bias)
     tap = taps(weight + channel, width, inside)
     if after is not None:
@@ -124,7 +122,7 @@ def _windows(
     at = step - CONTEXT
     live = ((at >= 0) & (at < time))[:, None] & inside[None, :]
     u = tl.load(x + (row * time + at)[:, None] * width + channel[None, :], mask=live, other=0.0)
-    u = activated(u, by_channel(alpha, channel, inside), by_channel(shift, channel, inside))
+    u = activated(u, alpha, shift, channel, inside)
     past = (at < 0)[:, None] & inside[None, :]
     old = tl.zeros_like(u)
     if before is not None:

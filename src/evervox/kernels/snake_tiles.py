@@ -24,21 +24,12 @@ def snake(u):
 
 
 @triton.jit
-def by_channel(values, channel, inside):
-    """Their values as a row; None stays None."""
-    found = None
-    if values is not None:
-        found = tl.load(values + channel, mask=inside, other=0.0)[None, :]
-    return found
-
-
-@triton.jit
-def activated(x, scale, offset):
-    """The snake of what is scaled and shifted by channel; `scale` None: `x` itself."""
-    if scale is not None:
-        x = x * scale
-        if offset is not None:
-            x += offset
+def activated(x, alpha, shift, channel, inside):
+    """The snake of what is scaled and shifted by channel; `alpha` None: `x` itself."""
+    if alpha is not None:
+        x = x * tl.load(alpha + channel, mask=inside, other=0.0)[None, :]
+        if shift is not None:
+            x += tl.load(shift + channel, mask=inside, other=0.0)[None, :]
         x = snake(x)
     return x
 
@@ -55,7 +46,7 @@ def first_steps(dilation, STEPS: tl.constexpr, LINES: tl.constexpr):
 
 
 @triton.jit
-def walk(x, before, scale, offset, begin, channel, inside, time, width, stride, dilation, STEPS: tl.constexpr):
+def walk(x, before, alpha, shift, begin, channel, inside, time, width, stride, dilation, STEPS: tl.constexpr):
     """The inputs of `STEPS` outputs: a tuple of 6 more, the oldest first. What precedes the chunk is in `before`, or 0."""
     row = tl.program_id(2).to(tl.int64)
     x += row * time * width
@@ -66,7 +57,7 @@ def walk(x, before, scale, offset, begin, channel, inside, time, width, stride, 
         at = begin + (step - 6) * dilation
         live = ((at >= 0) & (at < time))[:, None] & inside[None, :]
         u = tl.load(x + at[:, None] * width + channel[None, :], mask=live, other=0.0)
-        u = activated(u, scale, offset)
+        u = activated(u, alpha, shift, channel, inside)
         if step < 6:
             past = (at < 0)[:, None] & inside[None, :]
             old = tl.zeros_like(u)
