@@ -95,7 +95,10 @@ def say(
         str | None, typer.Option(help='How to speak: "young woman, gentle". VoxCPM2 only, not with --prompt.')
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Same seed, same speech. Drawn and shown when not given.")] = None,
-    timesteps: Annotated[int, typer.Option(help="Solver steps per patch, 2 to 100: more is finer and slower.")] = 10,
+    timesteps: Annotated[
+        int | None,
+        typer.Option(help="Solver steps per patch, 2 to 100: more is finer and slower. [the model's, as a rule 10]"),
+    ] = None,
     cfg: Annotated[float, typer.Option(help="Guidance, 0 to 10: how closely to follow text and clips.")] = 2.0,
     max_seconds: Annotated[float | None, typer.Option(help="Stop after this much audio.")] = None,
     audio_format: Annotated[

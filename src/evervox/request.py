@@ -48,7 +48,7 @@ class SpeechRequest:
     prompt_text: str | None = None
     instructions: str | None = None
     seed: int | None = None
-    timesteps: int = 10
+    timesteps: int | None = None
     cfg: float = 2.0
     temperature: float = 1.0
     min_patches: int = 2

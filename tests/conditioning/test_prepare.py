@@ -104,6 +104,12 @@ def test_sampling_is_what_was_asked(preparer: Preparer) -> None:
     assert sampling.min_patches == 0
 
 
+def test_timesteps_are_the_models_own_unless_given(tokenizer: TextTokenizer) -> None:
+    preparer = Preparer(replace(CONFIG, timesteps=7), tokenizer)
+    assert preparer.prepare(SpeechRequest(text="a")).sampling.timesteps == 7
+    assert preparer.prepare(SpeechRequest(text="a", timesteps=3)).sampling.timesteps == 3
+
+
 def test_a_seed_is_drawn_and_told(preparer: Preparer) -> None:
     seeds = {preparer.prepare(SpeechRequest(text="a")).sampling.seed for _ in range(20)}
     assert len(seeds) == 20
@@ -172,7 +178,7 @@ def bad(field: str, message: str, kind: type[BadRequest] = BadRequest, **changes
         bad("timesteps", "must be 2 to 100, not 0 .*first step contributes zero", timesteps=0),
         bad("timesteps", "must be 2 to 100, not 1 .*first step contributes zero", timesteps=1),
         bad("timesteps", "must be 2 to 100, not 101$", timesteps=101),
-        bad("timesteps", "must be an integer, not None", timesteps=None),
+        bad("timesteps", "must be an integer, not 2.5", timesteps=2.5),
         bad("cfg", "must be a finite number, not nan", cfg=float("nan")),
         bad("cfg", "must be a finite number, not inf", cfg=float("inf")),
         bad("cfg", "must be 0 to 10, not 10.5", cfg=10.5),

@@ -32,7 +32,7 @@ def start_fake(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> StartFake:
     """An engine over the fake runner; `fake` is what it is told, the rest are settings."""
 
     def start(fake: dict[str, float] | None = None, model: Path = checkpoint, **settings: Any) -> Engine:
-        monkeypatch.setenv("EVERVOX_FAKE", json.dumps(fake or {}))
+        monkeypatch.setenv("FAKE_RUNNER", json.dumps(fake or {}))
         return Engine.start(model, runner="tests.engine.fake_runner:create", **settings)
 
     return start

@@ -1,7 +1,7 @@
 """A runner without a model: every patch is a digest of the prompt, the patch before, the seed and the step.
 
 So a stream that was resumed with a wrong patch, skipped one or repeated one differs from its twin from there on. What it does
-besides is told by `EVERVOX_FAKE`, a JSON object: `step` and `encode` are seconds; the others say in which way it misbehaves.
+besides is told by `FAKE_RUNNER`, a JSON object: `step` and `encode` are seconds; the others say in which way it misbehaves.
 A request's `cfg` picks it out: 9.25 raises once it has three patches, 9.5 kills the process there, 9.75 hangs it. With `ahead` 1
 it is a device that the host runs ahead of: steps take their time one after another while the host goes on; what goes wrong shows
 when the result is taken, and spoils what was launched after it.
@@ -162,7 +162,7 @@ class FakeRunner:
 
 
 def create(folder: Path, settings: Settings) -> FakeRunner:
-    behaviour: dict[str, Any] = json.loads(os.environ.get("EVERVOX_FAKE", "{}"))
+    behaviour: dict[str, Any] = json.loads(os.environ.get("FAKE_RUNNER", "{}"))
     time.sleep(behaviour.get("load", 0.0))
     if "die_at_start" in behaviour:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EVERVOX_FAKE", "{}")
+    monkeypatch.setenv("FAKE_RUNNER", "{}")
     monkeypatch.setenv("EVERVOX_RUNNER", "tests.engine.fake_runner:create")
 
 
@@ -71,7 +71,7 @@ def test_a_bad_line_is_reported_and_skipped(checkpoint: Path, tmp_path: Path, ca
 
 
 def test_an_interrupted_batch_goes_on_where_it_was(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EVERVOX_FAKE", '{"step": 0.01}')
+    monkeypatch.setenv("FAKE_RUNNER", '{"step": 0.01}')
     file, out = tmp_path / "book.txt", tmp_path / "out"
     file.write_text("\n".join(f"This is line {i}." for i in range(40)))
 

@@ -23,7 +23,7 @@ ABOUT = {"version": "evervox 1", "machine": "a CPU, 2 threads"}
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EVERVOX_FAKE", "{}")
+    monkeypatch.setenv("FAKE_RUNNER", "{}")
     monkeypatch.setenv("EVERVOX_RUNNER", "tests.engine.fake_runner:create")
 
 
@@ -46,7 +46,7 @@ def test_a_fast_engine_keeps_every_number_of_listeners(slow_rate: Path) -> None:
 
 
 def test_a_slow_engine_stops_at_the_first_that_runs_dry(slow_rate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("EVERVOX_FAKE", json.dumps({"step": 0.2}))
+    monkeypatch.setenv("FAKE_RUNNER", json.dumps({"step": 0.2}))
     levels, _ = asyncio.run(module.run(str(slow_rate), [1, 2], 1.0, {}))
     assert [one.streams for one in levels] == [1]
     assert levels[0].late_ms > 100

@@ -201,7 +201,7 @@ def test_restarts_that_bring_nothing_end_in_unavailable(start_fake: StartFake, m
         async with start_fake({"step": 0.01}, max_restarts=2, restart_backoff=0.05) as engine:
             reader = asyncio.create_task(listen(engine.speak(EIGHT[0])))
             await asyncio.sleep(0.1)
-            monkeypatch.setenv("EVERVOX_FAKE", '{"die_at_start": 1}')
+            monkeypatch.setenv("FAKE_RUNNER", '{"die_at_start": 1}')
             await Assassin(engine).strike()
             with pytest.raises(errors.Unavailable, match="max_restarts: 2 restarts in a row"):
                 await reader

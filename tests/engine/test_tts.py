@@ -24,7 +24,7 @@ TONE = RawAudio(np.sin(np.arange(8000) / 9).astype(np.float32) * 0.5, 16000)
 @pytest.fixture(scope="module")
 def tts(checkpoint: Path) -> Iterator[TTS]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("EVERVOX_FAKE", '{"step": 0.003}')
+        patch.setenv("FAKE_RUNNER", '{"step": 0.003}')
         with TTS(checkpoint, runner="tests.engine.fake_runner:create", max_running=4, max_waiting=4) as tts:
             yield tts
 

@@ -16,6 +16,7 @@ from tests.oracle import quiet, reference
 from tools.make_checkpoint import KINDS, make
 
 from evervox.errors import CheckpointError, ConfigError
+from evervox.models.voxcpm.config import VoxConfig
 from evervox.models.voxcpm.hub import checkpoint_folder
 from evervox.runner.load import load
 
@@ -150,3 +151,17 @@ def test_where_a_model_is(tmp_path: Path) -> None:
 def test_dtype_and_device_are_checked(folder: Path, dtype: str, device: str) -> None:
     with pytest.raises(ConfigError, match="float8" if dtype == "float8" else device):
         load(folder, dtype=dtype, device=device)
+
+
+@pytest.mark.parametrize(("text", "timesteps"), [(None, 10), ("{}", 10), ('{"inference_timesteps": 6, "top_k": 3}', 6)])
+def test_a_checkpoint_may_name_its_own_number_of_timesteps(folder: Path, text: str | None, timesteps: int) -> None:
+    if text is not None:
+        (folder / "generation_config.json").write_text(text)
+    assert VoxConfig.from_checkpoint(folder).timesteps == timesteps
+
+
+@pytest.mark.parametrize("value", ["1", "101", "true", '"6"', "6.5", "null"])
+def test_a_number_of_timesteps_that_is_none(folder: Path, value: str) -> None:
+    (folder / "generation_config.json").write_text(f'{{"inference_timesteps": {value}}}')
+    with pytest.raises(CheckpointError, match=r"generation_config.json: inference_timesteps must be 2 to 100"):
+        VoxConfig.from_checkpoint(folder)

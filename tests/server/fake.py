@@ -22,6 +22,7 @@ class FakeInfo:
     sample_rate: int = RATE
     patch_seconds: float = PATCH / RATE
     has_reference: bool = True
+    timesteps: int = 10
 
 
 @dataclass(frozen=True)

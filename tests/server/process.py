@@ -58,7 +58,7 @@ def serving(folder: Path, *options: str, model: Path | None = None, fake: dict[s
     """A server that is ready; with `fake`, over the fake runner that is told so. Killed in the end if it still runs."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "EVERVOX_SERVER_VOICES": str(folder / "voices"), "PYTHONPATH": str(ROOT)}
     if fake is not None:
-        environment |= {"EVERVOX_RUNNER": "tests.engine.fake_runner:create", "EVERVOX_FAKE": json.dumps(fake)}
+        environment |= {"EVERVOX_RUNNER": "tests.engine.fake_runner:create", "FAKE_RUNNER": json.dumps(fake)}
     arguments = [*options, *(["--model", str(model)] if model else [])]
     log = folder / "serve.log"
     with log.open("wb") as out, subprocess.Popen([*COMMAND, *arguments], stderr=out, env=environment) as process:

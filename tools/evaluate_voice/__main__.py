@@ -60,7 +60,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--digits", type=int, default=20, help="digit strings to speak")
     parser.add_argument("--sentences", type=int, default=20, help="sentences to speak")
     parser.add_argument("--run-ons", type=int, default=0, help="further utterances to count run-ons in, without recognising them")
-    parser.add_argument("--timesteps", type=int, default=10)
+    parser.add_argument("--timesteps", type=int, default=5, help="the voice's own number is 5")
     parser.add_argument("--cfg", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)

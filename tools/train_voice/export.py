@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LONGEST = 2048
+TIMESTEPS = 5
+"""Solver steps where none are asked for: as well understood as with 10."""
 
 
 def checkpoint_config(shape: ModelShape) -> dict[str, Any]:
@@ -85,6 +87,7 @@ def export(folder: Path, shape: ModelShape, weights: dict[str, Tensor]) -> None:
     """Everything that training changes: config, tokenizer, vocabulary and weights, in bfloat16 for size."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(checkpoint_config(shape), indent=2) + "\n")
+    (folder / "generation_config.json").write_text(json.dumps({"inference_timesteps": TIMESTEPS}) + "\n")
     (folder / "vocabulary.txt").write_text("\n".join(grammar.VOCABULARY) + "\n")
     tokenizer.save(folder)
     kept = {name: value.to(torch.bfloat16).contiguous() for name, value in weights.items() if not name.startswith("aux_")}

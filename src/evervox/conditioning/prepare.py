@@ -13,6 +13,7 @@ from evervox.conditioning.limits import Limits
 from evervox.conditioning.text import collapse
 from evervox.core.keys import clip_key, text_key
 from evervox.errors import BadRequest, TooLarge, Unsupported
+from evervox.models.voxcpm.config import MAX_TIMESTEPS
 from evervox.request import Sampling
 
 if TYPE_CHECKING:
@@ -121,10 +122,11 @@ class Preparer:
 
     def _sampling(self, request: SpeechRequest, prompt: Prompt) -> Sampling:
         seed = request.seed
-        why = " (the solver's first step contributes zero, so one step alone is noise)" if request.timesteps in (0, 1) else ""
+        timesteps = self.config.timesteps if request.timesteps is None else request.timesteps
+        why = " (the solver's first step contributes zero, so one step alone is noise)" if timesteps in (0, 1) else ""
         return Sampling(
             seed=secrets.randbelow(DRAWN_SEEDS) if seed is None else checks.integer(seed, "seed", 0, MAX_SEED),
-            timesteps=checks.integer(request.timesteps, "timesteps", 2, 100, why),
+            timesteps=checks.integer(timesteps, "timesteps", 2, MAX_TIMESTEPS, why),
             cfg=checks.number(request.cfg, "cfg", 0, 10),
             temperature=checks.number(request.temperature, "temperature", 0, 2),
             min_patches=checks.integer(request.min_patches, "min_patches", 0, self.config.max_length),

@@ -46,6 +46,7 @@ class EngineInfo:
     patch_seconds: float
     samples_per_patch: int
     has_reference: bool
+    timesteps: int
     max_length: int
     max_text: int
     max_running: int
@@ -145,6 +146,7 @@ class Engine:
             patch_seconds=config.patch_seconds,
             samples_per_patch=config.samples_per_patch,
             has_reference=config.has_reference,
+            timesteps=config.timesteps,
             max_length=config.max_length,
             max_text=settings.max_text,
             max_running=settings.max_running,

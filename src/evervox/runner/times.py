@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from evervox.models.voxcpm.flow import MAX_TIMESTEPS, num_evaluations, schedule
+from evervox.models.voxcpm.config import MAX_TIMESTEPS
+from evervox.models.voxcpm.flow import num_evaluations, schedule
 
 if TYPE_CHECKING:
     from evervox.models.voxcpm.model import VoxModel

@@ -63,6 +63,7 @@ async def list_models(state: StateOf, _tenant: Tenant) -> ModelList:
                 sample_rate=info.sample_rate,
                 patch_seconds=info.patch_seconds,
                 has_reference=info.has_reference,
+                inference_timesteps=info.timesteps,
             )
             for name in (info.name, *state.settings.aliases)
         ]

@@ -56,7 +56,9 @@ class SpeechBody(Strict):
     stream_format: Literal["audio", "sse"] = _field("audio", "The bytes of a file, or server-sent events.", "sse")
     seed: Int | None = _field(None, "Same seed, same audio; drawn and told where absent.", 7, ge=0, le=MAX_SEED)
     cfg_value: float = _field(2.0, "Guidance: how closely the text is followed.", 2.0, ge=0.0, le=10.0)
-    inference_timesteps: Int = _field(10, "Solver steps per patch: quality against time.", 10, ge=2, le=100)
+    inference_timesteps: Int | None = _field(
+        None, "Solver steps per patch: quality against time; without it the model's own number.", 10, ge=2, le=100
+    )
     max_seconds: float | None = _field(None, "Ends the audio there, with `length`.", 30.0, gt=0.0, le=3600.0)
     reference_audio: Base64 | None = _field(None, "A clip of the voice to speak with, base64.")
     prompt_audio: Base64 | None = _field(None, "A clip to continue from, base64; needs `prompt_text`.")
@@ -90,6 +92,7 @@ class ModelCard(BaseModel):
     sample_rate: int = Field(description="Of the generated audio, hertz.")
     patch_seconds: float = Field(description="Audio per generation step.")
     has_reference: bool = Field(description="Whether `reference_audio` works.")
+    inference_timesteps: int = Field(description="Solver steps per patch where a request asks for no number.")
 
 
 class ModelList(BaseModel):

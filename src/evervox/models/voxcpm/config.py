@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from evervox.errors import CheckpointError
+
+MAX_TIMESTEPS, DEFAULT_TIMESTEPS = 100, 10
 
 
 class Fusion(Enum):
@@ -104,6 +106,7 @@ class VoxConfig:
     max_length: int
     context_patches: int
     vae: VaeConfig
+    timesteps: int = DEFAULT_TIMESTEPS
 
     @property
     def samples_per_patch(self) -> int:
@@ -125,23 +128,41 @@ class VoxConfig:
 
     @classmethod
     def from_checkpoint(cls, folder: str | Path) -> VoxConfig:
-        """Read `folder/config.json`. Raises `CheckpointError` naming what is missing or unknown."""
+        """Read `folder/config.json`, and `inference_timesteps` of `generation_config.json` if there is one.
+
+        Raises `CheckpointError` naming what is missing or unknown.
+        """
         path = Path(folder) / "config.json"
-        try:
-            raw = json.loads(path.read_text("utf-8"))
-        except FileNotFoundError:
-            raise CheckpointError(f"{path} does not exist: is {folder} a VoxCPM checkpoint folder?") from None
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise CheckpointError(f"{path} is not valid JSON: {error}") from None
-        architecture = raw.get("architecture", "voxcpm") if isinstance(raw, dict) else None
+        if not path.exists():
+            raise CheckpointError(f"{path} does not exist: is {folder} a VoxCPM checkpoint folder?")
+        raw = _object(path)
+        architecture = raw.get("architecture", "voxcpm")
         if architecture not in ("voxcpm", "voxcpm2"):
             raise CheckpointError(f"{path}: architecture {architecture!r} is unknown; known are 'voxcpm' and 'voxcpm2'")
         try:
-            return _parse(raw, second=architecture == "voxcpm2")
+            return replace(_parse(raw, second=architecture == "voxcpm2"), timesteps=_timesteps(Path(folder)))
         except KeyError as error:
             raise CheckpointError(f"{path}: field {error.args[0]!r} is missing") from None
         except (TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: {error}") from None
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        raw = json.loads(path.read_text("utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(raw, dict):
+        raise CheckpointError(f"{path} is not a JSON object")
+    return raw
+
+
+def _timesteps(folder: Path) -> int:
+    path = folder / "generation_config.json"
+    timesteps = _object(path).get("inference_timesteps", DEFAULT_TIMESTEPS) if path.exists() else DEFAULT_TIMESTEPS
+    if type(timesteps) is not int or not 2 <= timesteps <= MAX_TIMESTEPS:
+        raise CheckpointError(f"{path}: inference_timesteps must be 2 to {MAX_TIMESTEPS}, not {timesteps!r}")
+    return timesteps
 
 
 def _parse(raw: dict[str, Any], *, second: bool) -> VoxConfig:

@@ -38,6 +38,7 @@ def _model(config: VoxConfig) -> list[tuple[str, str]]:
         ("patch", f"{config.patch_size} frames of {config.latent_dim}; FSQ {config.fsq_dim} x {2 * config.fsq_scale + 1} levels"),
         ("length", f"{config.max_length:,} slots, {config.max_length * config.patch_seconds:.0f} s of audio at most"),
         ("vocabulary", f"{config.vocab_size:,} tokens"),
+        ("solver", f"{config.timesteps} timesteps unless a request says otherwise"),
         ("LM", _stack(config.lm)),
         ("residual LM", _stack(config.residual)),
         ("local encoder", _stack(config.encoder)),

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from evervox.models.voxcpm.config import MAX_TIMESTEPS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from evervox.models.voxcpm.local import LocalDit
-
-MAX_TIMESTEPS = 100
 
 
 @dataclass(frozen=True, slots=True)

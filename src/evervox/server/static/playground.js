@@ -24,6 +24,8 @@ async function loadModel() {
   state.rate = model.sample_rate;
   state.hasReference = model.has_reference;
   $("model").textContent = `${model.id} · ${number(model.sample_rate / 1000, model.sample_rate % 1000 ? 1 : 0)} kHz`;
+  $("steps").value = model.inference_timesteps;
+  $("steps").dispatchEvent(new Event("input"));
   $("style-field").hidden = !model.has_reference;
   if (!model.has_reference) $("transcript-need").textContent = "(this model needs it)";
 }
