@@ -138,7 +138,6 @@ def build(checkpoint: Path, folder: Path, rows: int, steps: int, times: Times) -
         recorder=nothing,
     )
     runner.record()
-    runner.stages.results.device[:, -1] = 1  # "finite", which no stage is there to say
     limits = SchedulerLimits(
         num_blocks=blocks, max_running=rows, slots_per_step=PROMPT * rows, patch_seconds=loaded.config.patch_seconds
     )

@@ -19,6 +19,7 @@ from evervox.core.keys import clip_key, root_key, text_key
 from evervox.core.plan import StepPlan
 from evervox.core.scheduler import NewSequence, Scheduler, SchedulerLimits
 from evervox.request import Sampling
+from evervox.runner import batch
 from evervox.runner.runner import PagedRunner
 from evervox.runner.simple import Patch, SimpleGenerator
 
@@ -222,6 +223,38 @@ def test_a_step_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     limits = SchedulerLimits(num_blocks=200, block_size=BLOCK, max_running=3, slots_per_step=64, patch_seconds=0.16)
     heard, _ = run(of, runner, Scheduler(limits, secret=b"s" * 32), wanted)
     monkeypatch.undo()
+    for case in wanted:
+        compare(of, case, heard[case.seq])
+
+
+def test_a_patch_that_is_not_finite_is_refused_and_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = generator("voxcpm2")
+    wanted = cases(of, 3, np.random.default_rng(5))
+    runner = PagedRunner(of.loaded, num_blocks=200, block_size=BLOCK, max_running=3)
+    draw, draws, refused = batch.patch_noises, iter(range(1_000_000)), 0
+
+    def spoilt(*args: Any) -> Any:
+        noise = draw(*args)
+        if next(draws) in (2, 5):
+            noise[0, 0, 0] = np.inf
+        return noise
+
+    def again(plan: StepPlan) -> Any:
+        nonlocal refused
+        try:
+            done = launch(plan).result()
+        except FloatingPointError:
+            refused += 1
+            done = launch(plan).result()
+        return mock.Mock(result=lambda: done)
+
+    monkeypatch.setattr(batch, "patch_noises", spoilt)
+    launch = runner.launch
+    monkeypatch.setattr(runner, "launch", again)
+    limits = SchedulerLimits(num_blocks=200, block_size=BLOCK, max_running=3, slots_per_step=64, patch_seconds=0.16)
+    heard, _ = run(of, runner, Scheduler(limits, secret=b"s" * 32), wanted)
+    monkeypatch.undo()
+    assert refused == 2
     for case in wanted:
         compare(of, case, heard[case.seq])
 

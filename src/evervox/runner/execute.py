@@ -34,7 +34,7 @@ class Executor:
             self.graphs.run(stage, size)
 
     def emit(self, made: Emission) -> Fetch:
-        """Solve, decode, and start to bring back `[E, samples + latents + 2]`: the stop and whether the latents are finite last.
+        """Solve, decode, and start to bring back `[E, samples + latents + 1]`: the stop comes last.
 
         The noise is drawn while the device is busy with the language models.
         """

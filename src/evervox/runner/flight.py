@@ -49,7 +49,7 @@ class Flight:
         fetch, self._fetch = self._fetch, None
         for _, resident in self._emitting:
             resident.ahead -= 1
-        return np.zeros((0, 0)) if fetch is None else fetch.wait()
+        return np.zeros((0, 1)) if fetch is None else fetch.wait()
 
     def _stand_up(self) -> None:
         for _, resident in self._emitting:
@@ -57,12 +57,12 @@ class Flight:
 
     def _read(self, numbers: NDArray[np.floating[Any]]) -> StepResult:
         here = [self._runner.is_here(span.seq, resident) for span, resident in self._emitting]
-        if not all(row[-1] for row, is_here in zip(numbers, here, strict=True) if is_here):
+        if not np.isfinite(numbers[here, self._runner.config.samples_per_patch :]).all():
             raise FloatingPointError("the solver made a patch that is not finite")
         emitted, stops = [], set()
         for (span, resident), row, is_here in zip(self._emitting, numbers, here, strict=True):
             if is_here:
-                if row[-2] and len(resident.made) > resident.inputs.sampling.min_patches:
+                if row[-1] and len(resident.made) > resident.inputs.sampling.min_patches:
                     stops.add(span.seq)
                 emitted.append(self._take(span.seq, resident, row))
         left = [span.seq for span, resident in self._members if self._runner.is_here(span.seq, resident)]
@@ -71,6 +71,6 @@ class Flight:
     def _take(self, seq: int, resident: Resident, row: NDArray[np.floating[Any]]) -> Emitted:
         """Copies the latents: they outlive the other numbers of the step."""
         samples = self._runner.config.samples_per_patch
-        latents = row[samples:-2].reshape(self._runner.patch_shape).copy()
+        latents = row[samples:-1].reshape(self._runner.patch_shape).copy()
         resident.made.append(latents)
         return Emitted(seq, latents, row[:samples].astype(np.float32, copy=False))

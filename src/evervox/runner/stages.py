@@ -106,7 +106,7 @@ class Stages:
         self.times = TimeTable(self.model)
         self._make_buffers(device, dtype)
         wide = torch.float64 if dtype is torch.float64 else torch.float32
-        self.results = Readback(rows.count, sum(self._numbers) + 2, device, wide, slots=steps_ahead + 1)
+        self.results = Readback(rows.count, sum(self._numbers) + 1, device, wide, slots=steps_ahead + 1)
 
     def _make_buffers(self, device: torch.device, dtype: torch.dtype) -> None:
         config, rows = self.config, self.max_rows
@@ -206,7 +206,7 @@ class Stages:
         previous = self.rows.last.index_select(0, given["rows"][:size])
         self._projected[:size].copy_(self.model.dit.cond_proj(previous))
         self._x[:size].copy_(given["noise"][:size])
-        self.results.device[:size, -2].copy_(self.model.stop_logits(hidden).argmax(-1) == 1)
+        self.results.device[:size, -1].copy_(self.model.stop_logits(hidden).argmax(-1) == 1)
         self._evaluation.zero_()
 
     def solve(self, size: int, adapters: bool) -> None:
@@ -227,14 +227,13 @@ class Stages:
         self._evaluation.add_(1)
 
     def finish(self, size: int, adapters: bool) -> None:
-        """Samples, latents, stop and finite, side by side; the rows move on."""
+        """Samples, latents and stop, side by side; the rows move on."""
         rows, latents = self.emission["rows"][:size], self._x[:size]
         audio = self._decode_audio(latents.to(self.vae.dtype), rows)
         self.rows.last.index_copy_(0, rows, latents)
         samples, out = self._numbers[0], self.results.device[:size]
         out[:, :samples].copy_(audio)
-        out[:, samples:-2].copy_(latents.flatten(1))
-        out[:, -1].copy_(torch.isfinite(latents).flatten(1).all(1))
+        out[:, samples:-1].copy_(latents.flatten(1))
 
     def _decode_audio(self, latents: Tensor, rows: Tensor) -> Tensor:
         with tf32(self.model.device):
