@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 CLIP = RawAudio(np.sin(np.arange(4000) / 20).astype(np.float32) * 0.3, 16000)
 LATER_CLIP = RawAudio(np.sin(np.arange(2500) / 31).astype(np.float32) * 0.3, 16000)
 SETTINGS = {"device": "cpu", "dtype": "float64", "threads": 1}
+RUNNERS = ["evervox.runner.runner:create", "tests.engine.ahead_runner:create"]
 
 
 def mixed(count: int) -> list[SpeechRequest]:
@@ -62,11 +63,12 @@ def plain(checkpoint: Path) -> Plain:
     return Plain(checkpoint)
 
 
-def test_many_at_once_equal_the_plain_generator(checkpoint: Path, plain: Plain) -> None:
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_many_at_once_equal_the_plain_generator(checkpoint: Path, plain: Plain, runner: str) -> None:
     requests = mixed(8)
 
     async def main() -> None:
-        async with Engine.start(checkpoint, max_running=3, slots_per_step=8, **SETTINGS) as engine:
+        async with Engine.start(checkpoint, max_running=3, slots_per_step=8, runner=runner, **SETTINGS) as engine:
             tasks = []
             for request in requests:
                 tasks.append(asyncio.create_task(listen(engine.speak(request))))
@@ -79,11 +81,12 @@ def test_many_at_once_equal_the_plain_generator(checkpoint: Path, plain: Plain) 
     asyncio.run(main())
 
 
-def test_kills_under_eight_streams_change_no_sample(checkpoint: Path, plain: Plain) -> None:
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_kills_under_eight_streams_change_no_sample(checkpoint: Path, plain: Plain, runner: str) -> None:
     requests = [replace(request, max_seconds=0.05, min_patches=100, timesteps=4) for request in mixed(8)]
 
     async def main() -> None:
-        async with Engine.start(checkpoint, **SETTINGS) as engine:
+        async with Engine.start(checkpoint, runner=runner, **SETTINGS) as engine:
             readers = [asyncio.create_task(listen(engine.speak(request))) for request in requests]
             assassin = Assassin(engine)
             for _ in range(2):
