@@ -245,8 +245,8 @@ class RandomRun:
 
     def retry(self, plan: StepPlan, requests: dict[int, Request]) -> None:
         (span,) = plan.spans
-        if self.requests.get(span.seq) is not requests[span.seq]:
-            return
+        if self.requests.get(span.seq) is not requests[span.seq] or span not in self.scheduler._sequences[span.seq].spans:
+            return  # it has ended, or is void since the step before it was not computed
         if self.rng.random() < 0.4:
             self.runner.spoil(plan)
             assert self.scheduler.fail(span.seq)

@@ -292,8 +292,8 @@ class Scheduler:
     def commit(self, plan: StepPlan, outcomes: Iterable[Outcome], now: float) -> tuple[Ended, ...]:
         """Take in what the step computed; publishes its whole prompt blocks and ends what is done.
 
-        A span without an outcome was not computed, nor is what follows it. Outcomes of sequences that have ended meanwhile
-        are ignored.
+        A span without an outcome was not computed, and what follows it is void: it must not be computed again. Outcomes of
+        sequences that have ended meanwhile, and of void spans, are ignored.
         """
         self._steps.require_open(plan)
         spans = {span.seq: span for span in plan.spans}
