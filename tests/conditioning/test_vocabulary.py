@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from tools.train_voice.grammar import number_words
 
 from evervox.conditioning.text import TextTokenizer
 from evervox.conditioning.vocabulary import Vocabulary
@@ -44,6 +45,10 @@ def test_numbers_are_spelt_as_it_was_taught_them(shipped: Vocabulary, text: str,
     assert shipped.spell(text) == spelt
     tokenizer = TextTokenizer.from_checkpoint(SHIPPED)
     assert tokenizer.ids(text) == tokenizer.ids(spelt)
+
+
+def test_amounts_are_named_as_in_the_texts_that_it_learnt_from(shipped: Vocabulary) -> None:
+    assert [shipped.spell(str(value)) for value in range(10, 10_000)] == [number_words(value) for value in range(10, 10_000)]
 
 
 def test_who_was_not_taught_the_names_reads_figures() -> None:

@@ -144,13 +144,12 @@ class Sequence:
         self.planned = span.stop
         self.promised += span.emits
 
-    def keep(self) -> Span:
+    def keep(self) -> None:
         """The first span that was planned has been computed."""
-        span, *rest = self.spans
-        self.spans = tuple(rest)
+        span = self.spans[0]
+        self.spans = self.spans[1:]
         self.computed = span.stop
         self.promised -= span.emits
-        return span
 
     def void(self) -> None:
         """What is planned will not be computed."""

@@ -96,8 +96,8 @@ class Loop:
     def tick(self) -> None:
         """One turn."""
         self._take_messages(BEAT_SECONDS if self._is_idle else 0.0)
-        while (slack := self._pipeline.slack) >= WAIT_SECONDS:
-            self._take_messages(min(slack, WAIT_SECONDS))
+        while self._pipeline.slack >= WAIT_SECONDS:
+            self._take_messages(WAIT_SECONDS)
         began = self._clock()
         self._is_idle = not self._advance()
         if not self._is_idle:
