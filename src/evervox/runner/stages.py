@@ -219,7 +219,7 @@ class Stages:
             x,
             self._guided[:, :size],
             time=self.times.embeddings.index_select(0, entry),
-            cond=self._projected[:size].expand(2, -1, -1, -1),
+            cond=self._projected[:size],
             cfg=given["cfg"][:size],
         )
         moved = x - self.times.dt.index_select(0, entry)[:, None, None] * velocity
